@@ -29,6 +29,13 @@ type Config struct {
 	// Socket is the sidecar's socket. Default: LOCKSIDECAR_SOCKET, else /run/locksidecar/locksidecar.sock if its folder is there, else
 	// ~/.locksidecar/locksidecar.sock.
 	Socket string
+	// URL names the sidecar instead of Socket: unix:///PATH, http://HOST:PORT or https://HOST:PORT. Default: LOCKSIDECAR_URL, which wins over
+	// LOCKSIDECAR_SOCKET.
+	URL string
+	// TokenFile is a file whose first line is the token for calls over TCP. Default: LOCKSIDECAR_TOKEN_FILE, else none.
+	TokenFile string
+	// CAFile is a file with the CA of the sidecar's certificate, in PEM. Default: LOCKSIDECAR_CA_FILE, else the system's.
+	CAFile string
 	// Name is the public name of the session, which others see. Default: a short random id.
 	Name string
 	// TTL is how long the locks outlive a dead sidecar (less than twice that). Default: the sidecar's.
@@ -66,9 +73,7 @@ type opening struct {
 
 // New makes a client, without a call.
 func New(config Config) *Client {
-	if config.Socket == "" {
-		config.Socket = usualSocket(os.Getenv, func(path string) bool { _, err := os.Stat(path); return err == nil })
-	}
+	at := endpointOf(&config, os.Getenv, func(path string) bool { _, err := os.Stat(path); return err == nil })
 	if config.Timeout <= 0 {
 		config.Timeout = defaultTimeout
 	}
@@ -76,7 +81,7 @@ func New(config Config) *Client {
 		config.Reconnect = defaultReconnect
 	}
 	config.Reconnect = max(config.Reconnect, 0)
-	return &Client{t: newTransport(config.Socket, &config), config: config}
+	return &Client{t: newTransport(at, &config), config: config}
 }
 
 // usualSocket is the socket of a sidecar that was not told another one.
@@ -91,8 +96,11 @@ func usualSocket(env func(string) string, exists func(string) bool) string {
 	return filepath.Join(home, homeSocket)
 }
 
-// Socket is the sidecar's socket.
-func (c *Client) Socket() string { return c.t.socket }
+// Socket is the path of the sidecar's socket, empty over TCP.
+func (c *Client) Socket() string { return c.t.at.socket }
+
+// Address is the path of the sidecar's socket, or its URL over TCP.
+func (c *Client) Address() string { return c.t.at.name }
 
 // Connect opens the session now, so that a missing sidecar shows at the start.
 func (c *Client) Connect(ctx context.Context) error {

@@ -80,7 +80,8 @@ var (
 	ErrClosed         = error(&kindError{"locksidecar: the client is closed", []string{"session_ended"}, "closed"})
 	ErrInvalidRequest = kind("an argument is wrong", "invalid_request")
 	ErrTooLarge       = kind("the data or the call is too large", "too_large", "head_too_large")
-	ErrForbidden      = kind("the sidecar does not allow this", "forbidden")
+	// ErrForbidden: also a call over TCP without a right token (unauthorized).
+	ErrForbidden = kind("the sidecar does not allow this", "forbidden", "unauthorized")
 	// ErrBadAnswer: something else than a locksidecar answers.
 	ErrBadAnswer = kind("the answer cannot be read", "bad_answer")
 )

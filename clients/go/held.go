@@ -49,7 +49,7 @@ func (c *Client) refuseSelfWait(ctx context.Context, keys []string, o *options) 
 		shares := 0
 		for u := underOf(ctx); u != nil; u = u.outer {
 			l := u.lock
-			if l.key != key || l.session.t.socket != c.t.socket || !l.isHeld() {
+			if l.key != key || l.session.t.at.name != c.t.at.name || !l.isHeld() {
 				continue
 			}
 			switch mode, most := l.sharing(); {

@@ -86,7 +86,7 @@ func openSession(ctx context.Context, t *transport, c *Config, onEnd func(*sessi
 		Session string `json:"session"`
 	}
 	if err == nil && (name != "session" || json.Unmarshal(data, &opened) != nil || opened.Session == "") {
-		err = &Error{Code: "bad_answer", Detail: "the sidecar at " + t.socket + " began the session without its id"}
+		err = &Error{Code: "bad_answer", Detail: "the sidecar at " + t.at.name + " began the session without its id"}
 	}
 	if err != nil {
 		s.stream.close()

@@ -36,7 +36,7 @@ const silence = 45 * time.Second
 
 // transport makes calls. Each has a connection of its own until its answer, so its end ends only this call.
 type transport struct {
-	socket string
+	at     *endpoint
 	agent  string
 	tracer Tracer
 	pool   *http.Transport
@@ -47,19 +47,17 @@ type transport struct {
 	end  context.CancelCauseFunc
 }
 
-func newTransport(socket string, c *Config) *transport {
-	t := &transport{socket: socket, agent: c.UserAgent, tracer: c.Tracer}
+func newTransport(at *endpoint, c *Config) *transport {
+	t := &transport{at: at, agent: c.UserAgent, tracer: c.Tracer}
 	if t.agent == "" {
 		t.agent = "locksidecar-go"
 	}
 	t.life, t.end = context.WithCancelCause(context.Background())
-	dialer := net.Dialer{Timeout: dialTimeout}
-	dial := func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "unix", socket) }
 	t.pool = &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return at.dial(ctx) },
 		DisableCompression: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout,
 	}
-	t.reserve = newReserve(dial)
+	t.reserve = newReserve(at.dial)
 	return t
 }
 
@@ -150,8 +148,11 @@ func (t *transport) send(ctx context.Context, c call) (*http.Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, t.failure(ctx, c, err)
 	}
-	if len(t.socket) > maxSocketPath {
-		return nil, &Error{Code: "unreachable", Key: c.about.key, Detail: fmt.Sprintf("the socket's path %s has %d bytes; allowed: up to %d, as the system limits it", t.socket, len(t.socket), maxSocketPath)}
+	if t.at.wrong != nil {
+		return nil, t.at.wrong
+	}
+	if n := len(t.at.socket); n > maxSocketPath {
+		return nil, &Error{Code: "unreachable", Key: c.about.key, Detail: fmt.Sprintf("the socket's path %s has %d bytes; allowed: up to %d, as the system limits it", t.at.socket, n, maxSocketPath)}
 	}
 	var body []byte
 	if c.body != nil {
@@ -176,11 +177,18 @@ func (t *transport) roundTrip(ctx context.Context, c call, body []byte) (*http.R
 	if body != nil {
 		content = bytes.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(ctx, c.method, "http://localhost"+c.path, content)
+	req, err := http.NewRequestWithContext(ctx, c.method, "http://"+t.at.authority()+c.path, content)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("User-Agent", t.agent)
+	if t.at.token != nil {
+		token, err := t.at.token.header()
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", token)
+	}
 	if c.session != "" {
 		req.Header.Set("Lock-Session", c.session)
 	}
@@ -205,11 +213,13 @@ func (t *transport) failure(ctx context.Context, c call, err error) error {
 	}
 	var ours *Error
 	switch {
+	case cause == nil && errors.As(err, &ours): // it was not sent
+		return ours
 	case cause == nil:
 	case errors.Is(cause, errTimeout):
 		return &Error{
 			Code: "timeout", Key: c.about.key, cause: err,
-			Detail: fmt.Sprintf("the sidecar at %s does not answer in time: no answer to %s %s within %s; is it overloaded, or suspended?", t.socket, c.method, c.path, c.timeout),
+			Detail: fmt.Sprintf("the sidecar at %s does not answer in time: no answer to %s %s within %s; is it overloaded, or suspended?", t.at.name, c.method, c.path, c.timeout),
 		}
 	case errors.As(cause, &ours) && ours.Is(ErrSessionEnded):
 		return ours
@@ -223,31 +233,33 @@ func (t *transport) failure(ctx context.Context, c call, err error) error {
 		return &Error{Code: "unreachable", Key: c.about.key, Detail: t.whatToCheck(err), cause: err}
 	}
 	if text := err.Error(); strings.Contains(text, "malformed HTTP") {
-		return &Error{Code: "bad_answer", Key: c.about.key, cause: err, Detail: fmt.Sprintf("what listens at %s does not speak HTTP: %v", t.socket, err)}
+		return &Error{Code: "bad_answer", Key: c.about.key, cause: err, Detail: fmt.Sprintf("what listens at %s does not speak HTTP: %v", t.at.name, err)}
 	}
 	return &Error{
 		Code: "connection_lost", Key: c.about.key, cause: err,
-		Detail: fmt.Sprintf("the sidecar at %s closed the connection before it answered (%v)", t.socket, err),
+		Detail: fmt.Sprintf("the sidecar at %s closed the connection before it answered (%v)", t.at.name, err),
 	}
 }
 
 // whatToCheck says why there is no connection, and what to look at.
 func (t *transport) whatToCheck(err error) string {
 	const names = "LOCKSIDECAR_SOCKET is the same for it and for this process"
-	info, statErr := os.Stat(t.socket)
+	info, statErr := os.Stat(t.at.socket)
 	switch {
+	case t.at.socket == "" && !isExhausted(err):
+		return t.at.whatToCheck(err)
 	case isExhausted(err):
-		return fmt.Sprintf("there is no file descriptor left for a connection to the sidecar at %s: %s, and each call that waits takes one; raise the limit, or let fewer calls wait at a time", t.socket, descriptorLimit())
+		return fmt.Sprintf("there is no file descriptor left for a connection to the sidecar at %s: %s, and each call that waits takes one; raise the limit, or let fewer calls wait at a time", t.at.name, descriptorLimit())
 	case statErr == nil && info.Mode().Type() != fs.ModeSocket:
-		return fmt.Sprintf("%s is not a socket; check LOCKSIDECAR_SOCKET", t.socket)
+		return fmt.Sprintf("%s is not a socket; check LOCKSIDECAR_SOCKET", t.at.name)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf("no sidecar listens at %s: there is no such file; check that the sidecar runs (`locksidecar serve`), and that %s", t.socket, names)
+		return fmt.Sprintf("no sidecar listens at %s: there is no such file; check that the sidecar runs (`locksidecar serve`), and that %s", t.at.name, names)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("no sidecar listens at %s; check whether it has ended, or is just starting again (its log says why)", t.socket)
+		return fmt.Sprintf("no sidecar listens at %s; check whether it has ended, or is just starting again (its log says why)", t.at.name)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Sprintf("you may not use the socket %s: %v; its mode is LOCKSIDECAR_SOCKET_MODE of the sidecar, and this process runs as uid %d", t.socket, err, os.Getuid())
+		return fmt.Sprintf("you may not use the socket %s: %v; its mode is LOCKSIDECAR_SOCKET_MODE of the sidecar, and this process runs as uid %d", t.at.name, err, os.Getuid())
 	}
-	return fmt.Sprintf("no connection to the sidecar at %s: %v", t.socket, err)
+	return fmt.Sprintf("no connection to the sidecar at %s: %v", t.at.name, err)
 }
 
 func isExhausted(err error) bool {

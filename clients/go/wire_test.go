@@ -218,7 +218,7 @@ func TestEarlyNews(t *testing.T) {
 	s := &session{grants: map[grantID]*grant{}, leases: map[int64]*lease{}, early: map[grantID][]sessionEvent{}, due: 1, id: "x", timeout: time.Second}
 	s.life, s.cancel = context.WithCancelCause(t.Context())
 	s.onEnd = func(*session) {}
-	s.t = newTransport("/none", &Config{})
+	s.t = newTransport(&endpoint{name: "/none", socket: "/none"}, &Config{})
 	defer s.t.close()
 	defer s.cancel(nil)
 	s.receive(sessionEvent{"stop", "k", 7, "one"})

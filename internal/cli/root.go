@@ -57,8 +57,11 @@ type app struct {
 	socket string
 }
 
-// newClient uses --socket, or the sidecar's variable.
+// newClient uses --socket, or the variables of the clients, as these do.
 func (a *app) newClient() *client.Client {
+	if url, _ := a.source.Lookup("LOCKSIDECAR_URL"); url != "" && a.socket == "" {
+		return client.NewOverURL(a.version)
+	}
 	return client.New(cmp.Or(a.socket, config.Socket(a.source)), a.version)
 }
 
@@ -101,7 +104,7 @@ func newRoot(a *app) *cobra.Command {
 		return usagef("%w; see `%s --help`", plain(err), cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
-		"path of the sidecar's socket (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+" if this folder is there, else ~/"+config.HomeSocket+")")
+		"path of the sidecar's socket (default $LOCKSIDECAR_URL, $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+" if this folder is there, else ~/"+config.HomeSocket+")")
 	// This is not cobra's own flag: for its template, the linker keeps 6 MB.
 	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
 	root.AddCommand(a.serveCommand(), a.migrateCommand(), a.versionCommand(),

@@ -25,10 +25,12 @@ const AnswerTimeout = 30 * time.Second
 // Client sends calls to the sidecar at a socket. The end of the process closes its connections, which ends a
 // waiting call. It is safe for concurrent use.
 type Client struct {
+	// Socket is the path of the socket, or the sidecar's URL.
 	Socket string
 
-	calls *locksidecar.Client
-	agent string
+	overURL bool
+	calls   *locksidecar.Client
+	agent   string
 	// patience limits the time for an answer, not counting the wait for a lock.
 	patience time.Duration
 }
@@ -40,9 +42,20 @@ func New(socket, version string) *Client {
 	return c
 }
 
+// NewOverURL makes a client of the sidecar that LOCKSIDECAR_URL names, as the client for Go reads it and its other variables.
+func NewOverURL(version string) *Client {
+	c := &Client{overURL: true, agent: "locksidecar/" + version, patience: AnswerTimeout}
+	c.calls = c.Holder(locksidecar.Config{Reconnect: -1})
+	c.Socket = c.calls.Address()
+	return c
+}
+
 // Holder makes a client for Go of the same sidecar, with a session of its own.
 func (c *Client) Holder(settings locksidecar.Config) *locksidecar.Client {
-	settings.Socket, settings.UserAgent, settings.Timeout = c.Socket, c.agent, AnswerTimeout
+	settings.UserAgent, settings.Timeout = c.agent, AnswerTimeout
+	if !c.overURL {
+		settings.Socket = c.Socket
+	}
 	return locksidecar.New(settings)
 }
 
@@ -80,10 +93,12 @@ func (c *Client) Explain(err error) error {
 	}
 	text := errors.New(Printable(e.Detail))
 	switch {
-	case len(c.Socket) > config.MaxSocketBytes:
+	case !c.overURL && len(c.Socket) > config.MaxSocketBytes:
 		return exitcode.With(exitcode.Usage, text)
 	case errors.Is(err, fs.ErrPermission):
 		return exitcode.With(exitcode.Refused, text)
+	case e.Code == "unreachable" && c.overURL:
+		return exitcode.With(exitcode.Unavailable, text)
 	case e.Code == "unreachable":
 		return exitcode.With(exitcode.Unavailable, fmt.Errorf("%w; --socket names another one", text))
 	case errors.Is(err, locksidecar.ErrUnavailable):

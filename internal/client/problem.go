@@ -71,7 +71,7 @@ func (e *ProblemError) ExitCode() int {
 		return exitcode.NoLock
 	case "store_unavailable", "draining", "limit", "request_timeout", "session_ended": // a command opens another session
 		return exitcode.Unavailable
-	case "not_holder", "lock_lost", "not_held", "forbidden":
+	case "not_holder", "lock_lost", "not_held", "forbidden", "unauthorized":
 		return exitcode.Refused
 	case "invalid_request", "limit_mismatch", "too_large", "head_too_large":
 		return exitcode.Usage
