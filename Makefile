@@ -87,6 +87,9 @@ test-image: ## Build the image without a registry, and look at it (as root; inst
 test-k8s: ## The Kubernetes manifests, the chart and the injection on a real API server (compiles 10 minutes the first time)
 	test/k8s/run.sh
 
+test-network: ## Cut the network between an app and its sidecar, in network namespaces (as root; 20 s)
+	test/deps.sh go network && go test -tags network -count=1 ./test/network
+
 test-campaign: ## Cause each kind of fault once, and test failovers and upgrades (as root; 2.5 minutes)
 	test/campaign/run.sh brief
 
@@ -105,7 +108,7 @@ mutants: ## Break one rule after the other, and check that a test fails each tim
 bench: ## Measure the goals of bench/README.md and write bench/RESULTS.md
 	test/deps.sh go && go run ./bench -write $(BENCH_ARGS)
 
-check: lint vuln vet-darwin test test-image test-campaign test-campaign-clients test-k8s ## Lint, look for known vulnerabilities, and run all tests
+check: lint vuln vet-darwin test test-image test-network test-campaign test-campaign-clients test-k8s ## Lint, look for known vulnerabilities, and run all tests
 
 nightly: ## What runs each night, on one machine: all stores, other servers, frameworks, Kubernetes, a release, broken rules
 	test/nightly.sh

@@ -152,6 +152,7 @@ for what in "$@"; do
     node-real)
       needs containerd containerd; needs runc runc; needs etcd etcd-server; needs openssl openssl; needs ip iproute2
       [ -x /usr/lib/cni/ptp ] || packages+=(containernetworking-plugins) ;;
+    network) needs ip iproute2 ;;
     container) needs mmdebstrap mmdebstrap ;;
     browser) needs chromium chromium fonts-dejavu-core ;;
     fuzzapi) venv test/fuzzapi/.venv test/fuzzapi/requirements.txt ;;

@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -67,6 +68,14 @@ func (a *Authority) Issue(name string, notAfter time.Time) Pair {
 	a.t.Helper()
 	return a.issue(&x509.Certificate{
 		DNSNames: []string{name}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+}
+
+// IssueFor is Issue for an address.
+func (a *Authority) IssueFor(ip string, notAfter time.Time) Pair {
+	a.t.Helper()
+	return a.issue(&x509.Certificate{
+		IPAddresses: []net.IP{net.ParseIP(ip)}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 }
 
