@@ -271,6 +271,6 @@ func timeoutProblem(e *lease.TimeoutError) *Problem {
 
 // SpeaksTLS is the whole answer to a request without TLS on an address that has it.
 var SpeaksTLS = func() string {
-	p := Invalid("this address speaks TLS: the client's URL must begin with https://")
-	return "HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\nConnection: close\r\n\r\n" + string(p.Append(nil))
+	body := Invalid("this address speaks TLS: the client's URL must begin with https://").Append(nil)
+	return fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
 }()

@@ -278,7 +278,7 @@ class AsyncTransport:
         return await self._exchange(call)
 
     async def _exchange(self, call: Call) -> _wire.Answer:
-        data = call.encode()
+        data = self.core.encode(call)
         patience = _fork.Patience(self.core.timeout, call.waits)
         while True:
             connection, reused = await self._take(Connection, patience)
@@ -315,16 +315,8 @@ class AsyncTransport:
 
     async def _connect(self, make: _Make[Conn]) -> Conn:
         assert self._loop is not None
-        sock = self._sockets.new()
-        try:
-            sock.setblocking(False)
-            sock.connect(self.core.path)  # immediate on a Unix socket
-            protocol = make(self.core, self._sockets, sock)
-            await self._loop.create_unix_connection(lambda: protocol, sock=sock)
-            return protocol
-        except BaseException:
-            self._sockets.close(sock)
-            raise
+        sockets = self._sockets
+        return await self.core.endpoint.connect_async(sockets, self._loop, lambda sock: make(self.core, sockets, sock))
 
     def _drop_idle(self) -> None:
         while self._idle:
@@ -338,8 +330,9 @@ class AsyncTransport:
         if call.needs and self.core.features is None:
             self.core.learn(await self._exchange(self.core.describe()))
         self.core.require(call)
+        data = self.core.encode(call)
         stream, _ = await self._take(Stream, _fork.Patience(self.core.timeout, waits=False, fresh=True))
-        stream.write(call.encode())
+        stream.write(data)
         return stream
 
     # The session.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from . import _tracing, _wire, errors
+from . import _endpoint, _tracing, _wire, errors
 from ._call import UNSET, Call, Read, Steps, Unset, lock_path
 from ._options import LEAST_TTL, json, seconds, text, to_ms, whole
 from ._session import Entry, Grant, Session
@@ -42,8 +42,13 @@ class Core:
         timeout: Duration,
         reconnect: Duration,
         new_signal: Callable[[], Signal],
+        url: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.path = _path(path or os.environ.get("LOCKSIDECAR_SOCKET") or _usual_socket())
+        given = None if path is None or path == "" else _path(path)
+        self.endpoint = _endpoint.from_settings(given, _usual_socket, url, token_file, ca_file)
+        self.path = self.endpoint.name
         self.timeout = seconds("timeout", timeout, 0.001)
         self.reconnect = seconds("reconnect", reconnect, most=math.inf)
         self.new_signal = new_signal
@@ -106,6 +111,10 @@ class Core:
             if self.features is not None and feature not in self.features:
                 raise errors.Unsupported(feature, self.version)
 
+    def encode(self, call: Call) -> bytes:
+        """The call's bytes, as this sidecar wants them."""
+        return self.endpoint.encode(call.encode())
+
     # Errors.
 
     def may_return(self, error: errors.LocksidecarError) -> bool:
@@ -120,7 +129,9 @@ class Core:
 
     def unreachable(self, cause: OSError) -> errors.Unavailable:
         """The error if a connection cannot be made."""
-        if cause.errno == errno.ENOENT:
+        if not self.endpoint.path and cause.errno != errno.EMFILE:
+            what = self.endpoint.what_failed(cause)
+        elif cause.errno == errno.ENOENT:
             what = (
                 "there is no such socket. Check that the sidecar runs (`locksidecar serve`), that LOCKSIDECAR_SOCKET is"
                 " the same for it and for this process, and that the socket's folder is mounted into this container"

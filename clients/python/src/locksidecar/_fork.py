@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import threading
 import time
 import weakref
@@ -46,18 +47,35 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+def end(sock: socket.socket) -> None:
+    """Ends a connection, also one with TLS that another thread reads. `SSLSocket.shutdown` would take TLS from it."""
+    with contextlib.suppress(OSError):
+        if isinstance(sock, ssl.SSLSocket):
+            super(ssl.SSLSocket, sock).shutdown(socket.SHUT_RDWR)
+        else:
+            sock.shutdown(socket.SHUT_RDWR)
+
+
 class Sockets:
     """The open sockets of one client in this process."""
 
     def __init__(self) -> None:
         self._open: set[socket.socket] = set()
 
-    def new(self) -> socket.socket:
+    def new(self, family: int = socket.AF_UNIX) -> socket.socket:
         """Makes an unconnected socket. Python makes it close-on-exec."""
         with _guard:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock = socket.socket(family, socket.SOCK_STREAM)
             self._open.add(sock)
         return sock
+
+    def wrap(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+        """Replaces a connected socket by one with TLS, whose handshake follows."""
+        with _guard:
+            wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+            self._open.discard(sock)  # it has given its descriptor away
+            self._open.add(wrapped)
+        return wrapped
 
     def close(self, sock: socket.socket) -> None:
         """Closes a socket."""
@@ -74,8 +92,7 @@ class Sockets:
         """Ends all connections. Their readers see the end, and close them."""
         with _guard:
             for sock in self._open:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                end(sock)
 
     def close_copies(self) -> None:
         """Closes all descriptors of this process. The connections stay open if the parent has them too."""

@@ -33,6 +33,10 @@ class Client(NotPickled):
 
     socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`
             if this folder is there, else `~/.locksidecar/locksidecar.sock`.
+    url: names the sidecar instead, over TCP: `https://HOST:PORT`, `http://HOST:PORT` or `unix:///PATH`; by default
+            `LOCKSIDECAR_URL`, which wins over `LOCKSIDECAR_SOCKET`.
+    token_file, ca_file: files with the token, and with the CA of the sidecar's certificate; by default
+            `LOCKSIDECAR_TOKEN_FILE` and `LOCKSIDECAR_CA_FILE`.
     name: the public name of the session. ttl: the default of its locks, in seconds or a `timedelta`.
     timeout: the most seconds for an answer, in addition to a wait.
     reconnect: the most seconds that a waiting call goes on in an outage of the sidecar, such as its restart. Other
@@ -49,8 +53,11 @@ class Client(NotPickled):
         ttl: Duration | None = None,
         timeout: Duration = 10.0,
         reconnect: Duration = 30.0,
+        url: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._core = Core(socket_path, name, ttl, timeout, reconnect, LockSignal)
+        self._core = Core(socket_path, name, ttl, timeout, reconnect, LockSignal, url, token_file, ca_file)
         self._transport = Transport(self._core)
 
     def acquire(self, key: str, **options: Unpack[LockOptions]) -> Lock:

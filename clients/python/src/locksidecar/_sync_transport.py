@@ -71,10 +71,11 @@ class Transport:
         self._attach()
         self._learn(call)
         self.core.require(call)
+        data = self.core.encode(call)
         sock, _ = self._take(_fork.Patience(self.core.timeout, waits=False, fresh=True))
         try:
             sock.settimeout(call.timeout)
-            sock.sendall(call.encode())
+            sock.sendall(data)
         except OSError as e:
             self._sockets.close(sock)
             raise self.core.broken(f"broke the connection ({e})") from e
@@ -136,7 +137,7 @@ class Transport:
             self.core.learn(self._exchange(self.core.describe()))
 
     def _exchange(self, call: Call) -> _wire.Answer:
-        data = call.encode()
+        data = self.core.encode(call)
         patience = _fork.Patience(self.core.timeout, call.waits)
         while True:
             sock, reused = self._take(patience)
@@ -176,14 +177,7 @@ class Transport:
             time.sleep(patience.PAUSE)
 
     def _connect(self) -> socket.socket:
-        sock = self._sockets.new()
-        try:
-            sock.setblocking(False)
-            sock.connect(self.core.path)
-            return sock
-        except BaseException:
-            self._sockets.close(sock)
-            raise
+        return self.core.endpoint.connect(self._sockets)
 
     def _drop_idle(self) -> None:
         while self._idle:
@@ -301,8 +295,7 @@ class Stream:
 
     def shut(self) -> None:
         """Ends the connection, so its reader ends too."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        _fork.end(self._sock)
 
     def abort(self) -> None:
         """Ends the connection, and closes its descriptor."""

@@ -231,6 +231,7 @@ class Draining(_Later):
 _BY_CODE: dict[str, type[ApiError]] = {
     "invalid_request": InvalidRequest,
     "forbidden": Forbidden,
+    "unauthorized": Forbidden,
     "not_found": NotFound,
     "not_held": NotHeld,
     "limit_mismatch": LimitMismatch,
