@@ -116,7 +116,7 @@ node_modules() {
 for what in "$@"; do
   case $what in
     go) go_tests ;;
-    python) venv clients/python/.venv clients/python/requirements-dev.txt clients/python ;;
+    python) needs openssl openssl; venv clients/python/.venv clients/python/requirements-dev.txt clients/python ;;
     contract) venv clients/contract/.venv clients/contract/curl/requirements.txt ;;
     node) node_modules ;;
     examples)
