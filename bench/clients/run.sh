@@ -35,7 +35,10 @@ run_java() { java -cp "bench/clients/java/target:$classpath" Pairs "$@"; }
 prepare_go() { (cd bench/clients/go && go build -o "$folder/pairs" .); }
 run_go() { "$folder/pairs" "$@"; }
 
-prepare_ruby() { test/deps.sh ruby package=ruby-redis; }
+prepare_ruby() {
+  test/deps.sh ruby
+  ruby -e 'require "redis"' 2>/dev/null || test/deps.sh package=ruby-redis
+}
 run_ruby() { ruby bench/clients/ruby/pairs.rb "$@"; }
 
 folder=$(mktemp -d)

@@ -33,7 +33,8 @@ async function each(ms, pair) {
   let pairs = 0;
   const caller = async (_, i) => {
     while (performance.now() - began < ms) {
-      pairs += (await pair(i)) ? 1 : 0;
+      const done = await pair(i); // before the sum is read
+      pairs += done ? 1 : 0;
     }
   };
   await Promise.all(Array.from({ length: callers }, caller));
