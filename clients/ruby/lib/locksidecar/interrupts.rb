@@ -9,7 +9,8 @@ module Locksidecar
   #
   # Thread.handle_interrupt does not hold two things back: what a signal's handler raises in the main thread, and what a
   # fiber scheduler raises in a fiber that waits. So operations of the main thread and of such fibers run in a thread of
-  # their own (Aside). The caller only waits for it, and tells it when the caller was interrupted.
+  # their own (Aside). The caller only waits for it, and tells it when the caller was interrupted. A handler may raise
+  # between any two steps of the caller, so each of them may be made again.
   #
   # MRI looks for interruptions when a method or a block returns and when the code jumps. Between the beginning of an
   # `ensure` and the mask of `finish` there must be neither, and so no condition.
