@@ -7,8 +7,8 @@ module Locksidecar
     # outcome: of a block that has not released its locks itself. stops: a request to stop ends the block, too.
     def initialize(client, keys, options, on_loss: nil, outcome: nil, several: false, stops: false)
       @client, @outcome, @stops = client, outcome, stops
-      @acquire = Acquire.new(client.transport, keys, options, several:)
       @loss = Loss.new(on_loss)
+      @acquire = Acquire.new(client.transport, keys, options, several:) # begins a span
     end
 
     # Acquires, calls the block with the locks, and releases them. A block without its lock always ends with an error: its
