@@ -79,6 +79,21 @@ class InterruptTest < TestCase
     trap("USR1", before)
   end
 
+  # `defined?(A::B)` swallows what a handler raises in it.
+  def test_no_interruption_is_swallowed_on_the_way_to_a_call
+    before = trap("USR1") { raise Limit }
+    tracing = Locksidecar.const_get(:Tracing)
+    20.times do
+      assert_raises(Limit) do
+        sender = aside { Process.kill("USR1", Process.pid) }
+        1000.times { tracing.context } while sender.alive?
+        1000.times { tracing.context }
+      end
+    end
+  ensure
+    trap("USR1", before)
+  end
+
   # What the storm above meets once in thousands of times.
   def test_handlers_that_raise_before_the_thread_of_a_part_has_begun
     %i[finish start started].each do |place|

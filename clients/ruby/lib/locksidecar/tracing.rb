@@ -11,8 +11,9 @@ module Locksidecar
     LONGEST = 512
 
     class << self
-      # The context of this thread (fiber), for operations that run in another one. nil without OpenTelemetry.
-      def context = (::OpenTelemetry::Context.current if defined?(::OpenTelemetry::Trace))
+      # The context of this thread (fiber), for operations that run in another one. nil without OpenTelemetry. Not
+      # `defined?`, because that of a nested name swallows all that is raised in it, such as Timeout::Error.
+      def context = (::OpenTelemetry::Context.current if Object.const_defined?("OpenTelemetry::Trace"))
 
       # The header lines of a context. Empty outside of a span.
       def headers(context = self.context)
