@@ -293,7 +293,7 @@ func (m *Manager) releaseAttempt(
 		// The release may still take effect, so a repeat must not get the grant before the release is over.
 		r.Forget()
 		m.acquirer.ReleaseClaim(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
-			m.acquirer.MayKeep(nil, ans.ExpiresIn), leave)
+			m.acquirer.MayHave(nil, ans.ExpiresIn), leave)
 	default:
 		leave()
 	}

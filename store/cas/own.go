@@ -117,8 +117,8 @@ type remembered struct {
 	read *key.Record
 }
 
-// keep remembers a record as the server has it.
-func (s *Store) keep(r *Record, read *key.Record) {
+// cacheRecord remembers a record as the server has it.
+func (s *Store) cacheRecord(r *Record, read *key.Record) {
 	if r.Version == 0 || len(r.Data) > cachedBytes {
 		s.cache.Remove(r.Key)
 	} else {

@@ -132,7 +132,7 @@ func (s *Store) load(ctx context.Context, jobs []*job) error {
 	}
 	for i, j := range jobs {
 		j.read(&records[i], more)
-		s.keep(&records[i], nil)
+		s.cacheRecord(&records[i], nil)
 	}
 	return nil
 }

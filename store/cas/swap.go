@@ -22,7 +22,7 @@ func (s *Store) send(ctx context.Context, turns []*turn) (answers []Swapped, too
 	}
 	if len(opened) > 0 {
 		if _, err := s.backend.OpenLeases(ctx, opened); err != nil {
-			s.undo(turns...)
+			s.takeBack(turns...)
 			return nil, 0, Failed("", err, false)
 		}
 	}
@@ -39,13 +39,13 @@ func (s *Store) send(ctx context.Context, turns []*turn) (answers []Swapped, too
 	case store.OutcomeUnknown(err):
 		s.doubt(turns)
 	default:
-		s.undo(turns...)
+		s.takeBack(turns...)
 	}
 	return answers, took, err
 }
 
-// undo takes back what was prepared for swaps that were certainly not carried out.
-func (s *Store) undo(turns ...*turn) {
+// takeBack takes back what was prepared for swaps that were certainly not carried out.
+func (s *Store) takeBack(turns ...*turn) {
 	s.unexpect(turns...)
 	for _, t := range turns {
 		s.discard(ids(t.opened)...)
@@ -61,7 +61,7 @@ func (c *call) answered(t *turn, a *Swapped, took time.Duration) (again bool, er
 		s.carriedOut(t, r)
 		return false, nil
 	}
-	s.undo(t)
+	s.takeBack(t)
 	switch {
 	case j.forget: // it is in use again, or locked. What it is then must not be deleted.
 		return false, nil
@@ -73,7 +73,7 @@ func (c *call) answered(t *turn, a *Swapped, took time.Duration) (again bool, er
 	case a.Later:
 		return false, &store.Error{Err: fmt.Errorf("key %q: %w", j.name, errRowLocked)}
 	}
-	s.keep(r, nil)
+	s.cacheRecord(r, nil)
 	switch {
 	case a.Quiet > 0: // the machine must not grant
 		s.refused(a.Quiet)
@@ -129,7 +129,7 @@ func (s *Store) remember(t *turn, r *Record) {
 		r.Version = 0
 	}
 	tokens(t.next, func(token *int64) { *token = absolute(*token, r.Base) })
-	s.keep(r, t.next)
+	s.cacheRecord(r, t.next)
 }
 
 // tellOwn tells the news of a turn that are for this instance. The others go in letters.

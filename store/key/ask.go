@@ -111,14 +111,14 @@ func (o *Op) askInQuiet(r *Row, ask *store.Ask, own *Lease, wait bool, answer *s
 		return
 	}
 	if len(r.shares) == 0 {
-		o.keepQuiet(r)
+		o.holdQuiet(r)
 	}
 	o.wait(r, ask, own, answer)
 }
 
-// keepForWaiters keeps a key without a holder for its living waiters until the quiet time is over. It reports whether
+// holdForWaiters holds a key without a holder for its living waiters until the quiet time is over. It reports whether
 // there are any. Their checks then hand the key on, in order. Beside shares the key needs no hold.
-func (o *Op) keepForWaiters(r *Row) (kept bool) {
+func (o *Op) holdForWaiters(r *Row) (held bool) {
 	for w := r.queue.first(); w != nil && !w.lease.Alive(o.Now); w = r.queue.first() {
 		if o.Reap(w.lease, false); !w.lease.Dead() {
 			break
@@ -128,13 +128,13 @@ func (o *Op) keepForWaiters(r *Row) (kept bool) {
 	if r.queue.len() == 0 || len(r.shares) > 0 {
 		return false
 	}
-	o.keepQuiet(r)
+	o.holdQuiet(r)
 	o.tellAll(r) // they learn when to check
 	return true
 }
 
-// keepQuiet makes a hold without a holder. The last grant's token stays, and how it ended.
-func (o *Op) keepQuiet(r *Row) {
+// holdQuiet makes a hold without a holder. The last grant's token stays, and how it ended.
+func (o *Op) holdQuiet(r *Row) {
 	r.asker = asker{by: o.By, lease: endedLease}
 	r.Stopping, r.freed, r.Acquired = nil, 0, o.Now.Wall
 	r.hold = o.Engine.Hold(r.Key, o.Quiet, o.Now)

@@ -249,14 +249,14 @@ func (o *Op) skipWaiters(r *Row, result []byte) {
 			return false
 		}
 		k := &skip{waiter: w, result: result}
-		r.keepSkip(k)
+		r.addSkip(k)
 		o.tell(r, w, k.answer())
 		return true
 	})
 	r.tidy()
 }
 
-func (r *Row) keepSkip(k *skip) {
+func (r *Row) addSkip(k *skip) {
 	if r.skipped == nil {
 		r.skipped = map[store.AttemptID]*skip{}
 	}

@@ -225,7 +225,7 @@ func (rec *Record) Row(key string, leases []*Lease) *Row {
 		if n := rec.Skipped[i].Result; n > 0 {
 			k.result = rec.Results[n-1]
 		}
-		r.keepSkip(k)
+		r.addSkip(k)
 	}
 	for _, w := range rec.Watchers {
 		if r.watchers == nil {

@@ -145,7 +145,7 @@ func (o *Op) handOff(r *Row, by string) (granted bool) {
 		o.dropDead(r)
 	}
 	if o.Quiet > 0 {
-		return o.keepForWaiters(r)
+		return o.holdForWaiters(r)
 	}
 	for w := r.queue.first(); w != nil; w = r.queue.first() {
 		if !w.lease.Alive(o.Now) {

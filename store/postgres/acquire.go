@@ -105,12 +105,12 @@ func (t *batch) isLocked(i int) error {
 	if t.queued[i] {
 		return t.fail(errRowLocked, false) // unknown, see partly
 	}
-	t.settle(i, store.Answer{Outcome: store.RowLocked})
+	t.answerAsk(i, store.Answer{Outcome: store.RowLocked})
 	return nil
 }
 
-// settle answers an ask. After a grant or a queue position, a failure leaves the outcome unknown.
-func (t *batch) settle(i int, a store.Answer) {
+// answerAsk answers an ask. After a grant or a queue position, a failure leaves the outcome unknown.
+func (t *batch) answerAsk(i int, a store.Answer) {
 	t.answers[i] = a
 	t.partly = t.partly || a.Outcome == store.Granted || a.Outcome == store.Queued
 }
@@ -173,7 +173,7 @@ type taken struct {
 }
 
 func (t *batch) won(i int, r *taken) {
-	t.settle(i, store.Answer{
+	t.answerAsk(i, store.Answer{
 		Outcome: store.Granted, Token: int64(r.token), AcquiredAt: time.Time(r.acquiredAt),
 		ExpiresIn: time.Time(r.expiresAt).Sub(time.Time(r.acquiredAt)), Keepable: r.keepable,
 	})
@@ -274,19 +274,19 @@ func (t *batch) readHolders(ctx context.Context) error {
 		r := &readings[n]
 		switch {
 		case r.heldBy(t.asks[i].ID): // a repeated attempt
-			if r.mayKeep() {
+			if r.isKeepable() {
 				continue // the SQL function ask decides whether it still is
 			}
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
-				t.settle(i, r.granted(r.handedBy))
+				t.answerAsk(i, r.granted(r.handedBy))
 			} // otherwise the SQL function ask records the second delivery
 		case t.asks[i].TTL == 0 && !r.askerLives:
-			t.settle(i, store.Answer{Outcome: store.LeaseLost})
+			t.answerAsk(i, store.Answer{Outcome: store.LeaseLost})
 		case uuid.UUID(r.heldUnder) == sharedLease: // the SQL function ask reads all shares
 		case r.keptQuiet():
-			t.settle(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
+			t.answerAsk(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
 		case r.held():
-			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
+			t.answerAsk(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.heldUnder == zeronull.UUID{}: // free
 		case r.lease != zeronull.UUID{} || r.contended: // otherwise the SQL function ask takes the key
 			t.behindDead(i, r.heldUnder, r.lease)
@@ -321,7 +321,7 @@ func (t *batch) reapDead(ctx context.Context) error {
 		return err
 	}
 	for i, leases := range dead {
-		if slices.ContainsFunc(leases, func(id uuid.UUID) bool { return t.blocked[id] }) || t.passed[t.name(i)] {
+		if slices.ContainsFunc(leases, func(id uuid.UUID) bool { return t.blocked[id] }) || t.notHandedOff[t.name(i)] {
 			if err := t.isLocked(i); err != nil {
 				return err
 			}
@@ -380,7 +380,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "granted":
 			answer := r.granted(r.handedBy)
 			answer.Keepable = r.keepableGrant
-			t.settle(i, answer)
+			t.answerAsk(i, answer)
 			if t.asks[i].Shared {
 				t.released.Add(t.asks[i].Key, toWaiter) // so the release of this share uses the function release
 			}
@@ -389,15 +389,15 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 				t.tellAcquired(t.name(i), r.token)
 			}
 		case "queued":
-			t.settle(i, store.Answer{
+			t.answerAsk(i, store.Answer{
 				Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.position),
 				Cohort: halvesOf(r.cohort), Alone: r.alone != nil && *r.alone,
 			})
 			t.recall(t.name(i), r.recall)
 		case "skipped":
-			t.settle(i, store.Answer{Outcome: store.Skipped, Result: jsonOf(r.result)})
+			t.answerAsk(i, store.Answer{Outcome: store.Skipped, Result: jsonOf(r.result)})
 		case "lost":
-			t.settle(i, store.Answer{Outcome: store.LeaseLost})
+			t.answerAsk(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
 			if r.position > 0 {
 				t.queued[i], t.partly = true, true
@@ -409,15 +409,15 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			}
 		case "quiet":
 			t.quiet.note(t.log, r.expiresIn())
-			t.settle(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
+			t.answerAsk(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
 		case "mismatch":
-			t.settle(i, store.Answer{Outcome: store.LimitMismatch, Lock: r.asHeld(t.asks[i].Key)})
+			t.answerAsk(i, store.Answer{Outcome: store.LimitMismatch, Lock: r.asHeld(t.asks[i].Key)})
 		case "held":
 			switch {
 			case r.keptQuiet():
-				t.settle(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
+				t.answerAsk(i, store.Answer{Outcome: store.Quiet, QuietFor: r.expiresIn()})
 			case t.asks[i].Shared || r.holders != nil: // otherwise readHolders answers it
-				t.settle(i, store.Answer{Outcome: store.Held, Lock: r.asHeld(t.asks[i].Key)})
+				t.answerAsk(i, store.Answer{Outcome: store.Held, Lock: r.asHeld(t.asks[i].Key)})
 			}
 		}
 	}

@@ -230,7 +230,7 @@
 // less than the TTL after the old server's last answer, by the sidecar's monotonic clock. So new_history
 // begins a quiet time, by the new server's clock: nothing is granted for the longest TTL in use. The
 // statements that grant read its end with the history: those of queries/acquire.sql, and the
-// functions ask and pass_on. A pending hold keeps a key with waiters and without a holder (keep_quiet).
+// functions ask and pass_on. A pending hold keeps a key with waiters and without a holder (hold_quiet).
 // After the quiet time, the waiters' checks hand the key over in order.
 //
 // The new server learns the TTLs from its leases, and from the notes in quiet_ttls, which are older than the leases

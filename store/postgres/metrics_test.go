@@ -155,11 +155,11 @@ func useAll(t *testing.T, s *postgres.Store) {
 	_, errList := s.List(ctx, store.Query{Limit: 10})
 	release(t, s, store.Claim{Key: "one", Token: token, Lease: lease})
 	_, errCancel := s.Cancel(ctx, []store.Attempt{wait.Attempt})
-	errUndo := withdraw(ctx, s, wait.Attempt)
+	errWithdraw := withdraw(ctx, s, wait.Attempt)
 	third := want(t, acquire(t, s, askFor("three", lease)), store.Granted).Token
 	release(t, s, store.Claim{Key: "three", Token: third, Lease: lease})
 	if err := errors.Join(errStats, errElect, errRenew, errSignal, errSignals, errHeard, errWatch, errUnwatch, errAmend,
-		errMany, errList, errCancel, errUndo, s.Revoke(ctx, []store.LeaseID{other}), s.ReapInstance(ctx, "nobody"), s.Sweep(ctx)); err != nil {
+		errMany, errList, errCancel, errWithdraw, s.Revoke(ctx, []store.LeaseID{other}), s.ReapInstance(ctx, "nobody"), s.Sweep(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	poll(t, "all news to be sent", func() bool { return postgres.Silent(s) })

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// attempts is how often a statement is tried if the server rolls it back because of concurrent ones.
-	attempts = 4
-	// retryPause is the longest pause before the second attempt.
+	// tries is how often a statement is tried if the server rolls it back because of concurrent ones.
+	tries = 4
+	// retryPause is the longest pause before the second try.
 	retryPause = 10 * time.Millisecond
 	// toRead and toWrite begin a transaction, setRead and setWrite are for that of a simple query. A standby refuses to write.
 	toRead   = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -35,10 +35,10 @@ type operation struct {
 	partly bool
 	// notAfter is the database's time from which on it refuses this operation's statements.
 	notAfter time.Time
-	// blocked are leases that could not be reaped, and passed are keys that could not be handed off, because
+	// blocked are leases that could not be reaped, and notHandedOff are keys that could not be handed off, because
 	// their rows are locked.
-	blocked map[uuid.UUID]bool
-	passed  map[keyName]bool
+	blocked      map[uuid.UUID]bool
+	notHandedOff map[keyName]bool
 	// patient: the next statement waits longer for a row, see patience.
 	patient bool
 	// expectedRows is the capacity for the rows of the next statement.
@@ -105,7 +105,7 @@ func (o *operation) fail(err error, sent bool) error {
 // query runs one statement as a transaction of its own. It returns rows only after the server has confirmed
 // the commit, because rows arrive earlier (promise 4).
 func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
-	for attempt := 1; ; attempt++ {
+	for tried := 1; ; tried++ {
 		found, sent, err := try(ctx, o, sql, args, scan)
 		if err == nil {
 			return found, nil
@@ -113,19 +113,19 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 		if suspicious(err) && !errors.Is(ctx.Err(), context.Canceled) {
 			o.doubt()
 		}
-		if sqlState(err) == stateNewHistory && attempt < attempts {
+		if sqlState(err) == stateNewHistory && tried < tries {
 			if _, err := o.beginHistory(ctx); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if !repeatable(err) || attempt == attempts {
+		if !repeatable(err) || tried == tries {
 			return nil, o.fail(err, sent)
 		}
 		select {
 		case <-ctx.Done():
 			return nil, o.fail(err, sent)
-		case <-time.After(rand.N(retryPause << attempt)):
+		case <-time.After(rand.N(retryPause << tried)):
 		}
 	}
 }

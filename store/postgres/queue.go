@@ -28,7 +28,7 @@ type waitRow struct {
 	lockColumns
 	ord       int
 	queued    bool
-	keeper    zeronull.Text // the instance that keeps the queue position
+	waitsAt   zeronull.Text // the instance of the queue position
 	skipped   bool
 	result    *string // set for a skipped waiter
 	heldUnder zeronull.UUID
@@ -68,7 +68,7 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	keys, ids := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, ids},
 		func(rows pgx.Rows, w *waitRow) error {
-			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.heldUnder, &w.handedBy, &w.settle, &w.toReap, &w.sharedWait)...)
+			return rows.Scan(w.with(&w.ord, &w.queued, &w.waitsAt, &w.skipped, &w.result, &w.heldUnder, &w.handedBy, &w.settle, &w.toReap, &w.sharedWait)...)
 		})
 	if err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) (answers []st
 		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
 			return nil, err
 		}
-		elsewhere := rows[i].keeper != "" && string(rows[i].keeper) != s.config.Identity.Instance
+		elsewhere := rows[i].waitsAt != "" && string(rows[i].waitsAt) != s.config.Identity.Instance
 		switch found := answers[i].Outcome; {
 		case found != store.Queued && found != store.Skipped:
 		case elsewhere:
@@ -300,7 +300,7 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 		outcomes[i] = store.RowLocked
 	}
 	for i := range outcomes {
-		if o.passed[name(i)] {
+		if o.notHandedOff[name(i)] {
 			outcomes[i] = store.RowLocked
 		}
 	}
@@ -335,7 +335,7 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 			return at, err
 		}
 		if o.anyBlocked(todo.leases) {
-			o.pass(todo.keys...)
+			o.noteNotHandedOff(todo.keys...)
 			return at, nil
 		}
 		if len(todo.keys) == 0 {

@@ -23,7 +23,7 @@ type lockColumns struct {
 	lease                 zeronull.UUID // zero: the lease does not exist
 	instance, pod         zeronull.Text
 	renewed, holdPending  *bool
-	keepable              *bool // see mayKeep
+	keepable              *bool // see isKeepable
 	session, owner        zeronull.Text
 	data, traceparent     zeronull.Text
 	stopping              zeronull.Timestamptz
@@ -57,11 +57,11 @@ func (c *lockColumns) held() bool { return c.holders != nil || c.expiresIn() > 0
 // keptByHold: only a min_hold keeps the key. The lock has no owner, and a repeated attempt does not find it.
 func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
-// keptQuiet: the key is kept for its waiters until the end of a quiet time, as keep_quiet does. Nobody holds it.
+// keptQuiet: the key is kept for its waiters until the end of a quiet time, as hold_quiet does. Nobody holds it.
 func (c *lockColumns) keptQuiet() bool { return c.keptByHold() && c.instance == "" }
 
-// mayKeep: the grant is keepable. It says nothing of a key that is not held.
-func (c *lockColumns) mayKeep() bool { return c.keepable != nil && *c.keepable }
+// isKeepable: the grant is keepable. It says nothing of a key that is not held.
+func (c *lockColumns) isKeepable() bool { return c.keepable != nil && *c.keepable }
 
 func (c *lockColumns) heldBy(attempt store.AttemptID) bool {
 	return c.expiresIn() > 0 && !c.keptByHold() && store.AttemptID(c.attempt) == attempt
@@ -90,7 +90,7 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 		l.Holder.ExpiresIn = c.expiresIn()
 		return l
 	}
-	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting), Limit: int(c.limit), Kept: c.mayKeep()}
+	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting), Limit: int(c.limit), Kept: c.isKeepable()}
 	if shares := c.shares(); shares != nil {
 		shares.show(&l)
 		return l

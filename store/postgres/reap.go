@@ -19,7 +19,7 @@ type work struct {
 // finish does this work, and all that follows from it, limited only by ctx, because a key with waiters must not become
 // free: it declares expired leases dead (with revoke, also the given living ones), hands off their keys with waiters,
 // and deletes waiters and watchers under them. Each hand-off can find waiters whose leases have expired, and each
-// deleted waiter can have blocked others. Locked rows are recorded in blocked or passed, and the waiters' next check
+// deleted waiter can have blocked others. Locked rows are recorded in blocked or notHandedOff, and the waiters' next check
 // finds them.
 func (o *operation) finish(ctx context.Context, todo work, revoke bool) error {
 	for len(todo.leases)+len(todo.keys) > 0 {
@@ -29,7 +29,7 @@ func (o *operation) finish(ctx context.Context, todo work, revoke bool) error {
 		}
 		revoke = false                 // only for the caller's leases
 		if o.anyBlocked(todo.leases) { // the next waiter is unknown
-			o.pass(todo.keys...)
+			o.noteNotHandedOff(todo.keys...)
 			todo.keys = nil
 		}
 		under, err := o.waited(ctx, dead)
@@ -73,12 +73,12 @@ func (o *operation) anyBlocked(leases []uuid.UUID) bool {
 	return slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] })
 }
 
-func (o *operation) pass(keys ...ending) {
-	if o.passed == nil {
-		o.passed = make(map[keyName]bool)
+func (o *operation) noteNotHandedOff(keys ...ending) {
+	if o.notHandedOff == nil {
+		o.notHandedOff = make(map[keyName]bool)
 	}
 	for _, k := range keys {
-		o.passed[k.name()] = true
+		o.notHandedOff[k.name()] = true
 	}
 }
 
@@ -182,7 +182,7 @@ func (o *operation) handOff(ctx context.Context, keys []ending) (next work, err 
 			return work{}, err
 		}
 		for _, i := range locked {
-			o.pass(some[i])
+			o.noteNotHandedOff(some[i])
 		}
 	}
 	next.leases = unique(next.leases)
@@ -272,7 +272,7 @@ func (o *operation) revoke(ctx context.Context, leases []uuid.UUID) error {
 	if err := o.finish(ctx, work{leases: leases}, true); err != nil {
 		return err
 	}
-	if len(o.blocked)+len(o.passed) > 0 {
+	if len(o.blocked)+len(o.notHandedOff) > 0 {
 		return o.fail(errRowLocked, false)
 	}
 	return nil

@@ -218,7 +218,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		if verdicts[n].Status == 0 {
 			return o.fail(errShort, true)
 		}
-		if o.passed[o.claimName(&claims[n])] && !ended[n] {
+		if o.notHandedOff[o.claimName(&claims[n])] && !ended[n] {
 			verdicts[n] = store.Verdict{Status: store.ClaimRowLocked}
 		}
 	}

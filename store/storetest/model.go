@@ -419,7 +419,7 @@ func (m *model) withdraw(by int, a store.Attempt) {
 		m.letIn(k)
 	}
 	switch h := k.grantOf(a.ID); {
-	case h == nil || h.lease == nil || h.lease.dead && !m.onHold(h) || !m.mayBeUntold(h, by):
+	case h == nil || h.lease == nil || h.lease.dead && !m.onHold(h) || !m.mayBeUndelivered(h, by):
 	case m.alive(h.lease):
 		m.tell(k, h, store.Event{Kind: store.EventReleased})
 		m.giveUp(k, h, true)
@@ -481,7 +481,7 @@ func (m *model) standing(by int, c store.Claim) store.ClaimStatus {
 		return store.OtherSession
 	case !m.alive(h.lease):
 		return store.Expired
-	case c.Undelivered && !m.mayBeUntold(h, by):
+	case c.Undelivered && !m.mayBeUndelivered(h, by):
 		return store.OtherSession
 	default:
 		return store.Holds

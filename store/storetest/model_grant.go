@@ -211,9 +211,9 @@ func (h *modelHold) repeatedBy(instance int) {
 	h.repeated = h.repeated || h.holder.by != instance
 }
 
-// mayBeUntold reports whether an instance may hand back a bind:ttl lock as undelivered. The lock
+// mayBeUndelivered reports whether an instance may hand back a bind:ttl lock as undelivered. The lock
 // must not have been returned to another instance.
-func (m *model) mayBeUntold(h *modelHold, instance int) bool {
+func (m *model) mayBeUndelivered(h *modelHold, instance int) bool {
 	if h.holder.TTL == 0 {
 		return h.holder.by == instance || !m.onHold(h)
 	}

@@ -16,7 +16,7 @@ const (
 	atCancel                 // cancel_one
 	atCheck                  // check
 	atCheckAgain             // check, after a reap
-	atBury                   // reap_one
+	atReap                   // reap_one
 	atContended              // reap_waited
 	atDrop                   // reap_rest
 	atOpen                   // lease_open
@@ -72,7 +72,7 @@ func (r run) blocked() bool {
 		return r.rowLocked()
 	case atHand:
 		return r.rowLocked() && (r.kind != withdraw || r.on(WithdrawLocks))
-	case atBury:
+	case atReap:
 		return r.exists(r.dead) && r.leaseLocked(r.Bounds, r.dead)
 	case atRenew:
 		return r.exists(r.lease) && r.renewing(r.lease)
@@ -115,7 +115,7 @@ func (r run) advance() {
 		r.cancelOne()
 	case atCheck, atCheckAgain:
 		r.checkOne()
-	case atBury, atContended, atDrop:
+	case atReap, atContended, atDrop:
 		r.reapStep()
 	case atOpen, atRenew, atRenewDo:
 		r.leaseStep()

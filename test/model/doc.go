@@ -16,7 +16,7 @@
 //	atFree                     release_one
 //	atHand, atGive             pass_on, in hand_off, release and withdraw
 //	atCancel, atCheck          cancel_one, check, CancelWaits, CheckWaits
-//	atBury, atContended, atDrop  reap.go and its statements
+//	atReap, atContended, atDrop  reap.go and its statements
 //	atOpen, atRenew, atRenewDo lease_open, lease_renew
 //	atHistory                    new_history
 //	side.begin … side.hear     lease/internal/attempt, lease/internal/heartbeat

@@ -20,7 +20,7 @@ const (
 	SeesTheWaiterGo       // hand_off: a waiter that cancels in that moment is passed over
 	WaitersFirst          // ask: a dead holder's key goes to who waits, not to who asks
 	KeyShare              // ask: no reap between the look at the holder and the place in line
-	BuryLooksAgain        // reap_one: a lease is deleted only if it is still expired
+	ReapLooksAgain        // reap_one: a lease is deleted only if it is still expired
 	HistoryCheck          // in_history: a promoted server grants and reaps nothing before new_history
 	HistoryInCheck        // check: nor does it tell a waiter that its grant is over
 	NewTTL                // new_history: every lease gets its TTL again
@@ -39,7 +39,7 @@ const (
 
 var ruleNames = [rules]string{
 	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenByRow", "NoOldView",
-	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "BuryLooksAgain",
+	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "ReapLooksAgain",
 	"HistoryCheck", "HistoryInCheck", "NewTTL", "TokenJump", "Rotation", "AfterOutcome", "CancelReads", "GivesBack", "Withdraw", "WithdrawLocks",
 	"LastWord", "ByToken", "AgainUntilHeard",
 }

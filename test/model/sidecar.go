@@ -218,10 +218,10 @@ func (s side) reap() bool {
 	for slot, b := range s.leases {
 		switch l := idOf(s.who, slot); {
 		case b.state == lost:
-			s.start(reaping, op{kind: reaped, step: atBury, lease: l, dead: l})
+			s.start(reaping, op{kind: reaped, step: atReap, lease: l, dead: l})
 			return true
 		case b.state == unused && s.db.exists(l) && !s.db.lives(l): // of a former life
-			s.start(reaping, op{kind: sweep, step: atBury, lease: l, dead: l})
+			s.start(reaping, op{kind: sweep, step: atReap, lease: l, dead: l})
 			return true
 		}
 	}
@@ -387,7 +387,7 @@ func (s side) hear(lane int, waits bool) {
 	s.ops[lane] = op{}
 	switch o.kind {
 	case acquire, enqueue:
-		s.hearBid(&o, waits)
+		s.hearAsk(&o, waits)
 	case check:
 		s.hearCheck(&o)
 	case cancel:
@@ -406,7 +406,7 @@ func (s side) hear(lane int, waits bool) {
 	}
 }
 
-func (s side) hearBid(o *op, waits bool) {
+func (s side) hearAsk(o *op, waits bool) {
 	if s.phase != asking && s.phase != enqueuing {
 		return // cancelled, where that does not wait for this
 	}

@@ -52,7 +52,7 @@ func (r run) look() {
 		r.say(isHeld)
 	case d.holder != 0 && (d.exists(d.holder) || d.contended):
 		r.from, r.dead = 0, d.holder
-		r.then(atBury)
+		r.then(atReap)
 	default:
 		r.then(atAsk)
 	}
@@ -94,7 +94,7 @@ func (r run) askDo() {
 		r.say(granted)
 	case r.seen != seenAlive:
 		r.from, r.dead = 0, d.holder
-		r.then(atBury)
+		r.then(atReap)
 	case d.grant == r.me():
 		r.token = d.token
 		r.say(granted)
@@ -165,7 +165,7 @@ func (r run) chooseNext() {
 	d.drop(func(w waiter) bool { return !d.exists(w.lease) })
 	if w := d.queue[0]; w.grant != 0 && r.on(ExpiredIsNotDead) {
 		r.dead = w.lease
-		r.then(atBury)
+		r.then(atReap)
 		return
 	}
 	d.holder, d.grant, d.contended = 0, 0, false
@@ -215,12 +215,12 @@ func (r run) handedOff() {
 func (r run) reapStep() {
 	d := &r.db
 	switch r.step {
-	case atBury:
+	case atReap:
 		force := r.kind == reaped && r.dead == r.lease && r.from == 0
 		if d.exists(r.dead) && !force && !d.lives(r.dead) && !r.inHistory() {
 			return
 		}
-		if d.exists(r.dead) && (force || !d.lives(r.dead) || !r.on(BuryLooksAgain)) {
+		if d.exists(r.dead) && (force || !d.lives(r.dead) || !r.on(ReapLooksAgain)) {
 			d.leases[r.dead] = leaseRow{}
 		}
 		switch {
@@ -286,7 +286,7 @@ func (r run) checkOne() {
 		r.say(failed) // too late, or somebody had it locked
 	case inQueue && !d.lives(d.holder) && d.holder != 0 && r.step == atCheck:
 		r.from, r.dead = 0, d.holder
-		r.then(atBury)
+		r.then(atReap)
 	case inQueue:
 		r.say(inLine)
 	case d.grant == r.me() && d.lives(d.holder):

@@ -30,7 +30,7 @@ func teeth() map[Rule]tooth {
 		SeesTheWaiterGo:  {small, Orphan},
 		WaitersFirst:     {faults(1, 3), InTurn},
 		KeyShare:         {faults(1, 2), Forgotten},
-		BuryLooksAgain:   {promotion, Deadline},
+		ReapLooksAgain:   {promotion, Deadline},
 		HistoryCheck:     {promotion, Deadline},
 		HistoryInCheck:   {promotion, Orphan},
 		NewTTL:           {promotion, Deadline},

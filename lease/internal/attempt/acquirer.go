@@ -95,7 +95,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 func (aq *Acquirer) Holdings() *holdings.Set { return aq.holdings }
 
 // Run checks waiting attempts when they are due, until ctx ends.
-func (aq *Acquirer) Run(ctx context.Context) { aq.Queue.watch(ctx) }
+func (aq *Acquirer) Run(ctx context.Context) { aq.Queue.checkWhenDue(ctx) }
 
 // Remembered counts what is remembered of calls, for tests. Without calls, all counts are zero.
 func (aq *Acquirer) Remembered() map[string]int {

@@ -21,8 +21,8 @@ const (
 	MaxChecks = 4
 )
 
-// watch checks the attempts when they are due, until ctx ends.
-func (q *Queue) watch(ctx context.Context) {
+// checkWhenDue checks the attempts when they are due, until ctx ends.
+func (q *Queue) checkWhenDue(ctx context.Context) {
 	clock.Loop(ctx, q.wake, func() time.Duration {
 		due, next := q.due() // with due attempts, it is zero
 		if len(due) > 0 {
@@ -40,7 +40,7 @@ func (q *Queue) due() (due []*Attempt, next time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.checks >= MaxChecks {
-		q.wakeAt = now.Add(next) // the end of a check wakes watch
+		q.wakeAt = now.Add(next) // the end of a check wakes checkWhenDue
 		return nil, next
 	}
 	for b := range q.each {
@@ -186,7 +186,7 @@ func (b *Attempt) endCheck() {
 	b.checking = false
 }
 
-// changed wakes watch if its next tick is later than the given time.
+// changed wakes checkWhenDue if its next look is later than the given time.
 func (q *Queue) changed(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -204,7 +204,7 @@ func (q *Queue) changedLocked(at time.Time) {
 // LookAgain causes a check of all waiting attempts soon.
 func (q *Queue) LookAgain() { q.hint(q.Waiting()) }
 
-// hint causes checks of attempts. It marks all of them before it wakes watch, so they are checked together.
+// hint causes checks of attempts. It marks all of them before it wakes checkWhenDue, so they are checked together.
 func (q *Queue) hint(attempts []*Attempt) {
 	var soonest time.Time
 	for _, b := range attempts {

@@ -11,9 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// MayKeep returns a test: may the store still have what a cleanup frees? A cleanup is repeated while it is true. With a lease, that is until
+// MayHave returns a test: may the store still have what a cleanup frees? A cleanup is repeated while it is true. With a lease, that is until
 // the lease's deadline and the time on after it. Without one (nil), it is for the time on from now.
-func (aq *Acquirer) MayKeep(l *heartbeat.Lease, on time.Duration) func() bool {
+func (aq *Acquirer) MayHave(l *heartbeat.Lease, on time.Duration) func() bool {
 	end := aq.clk.Now()
 	return func() bool {
 		if l != nil && l.Deadline().After(end) {
@@ -23,14 +23,14 @@ func (aq *Acquirer) MayKeep(l *heartbeat.Lease, on time.Duration) func() bool {
 	}
 }
 
-// mayKeep is [Acquirer.MayKeep] of the attempt. A session's lock and a queue position end with the lease. A MinHold, and a bind:ttl lock,
+// mayHave is [Acquirer.MayHave] of the attempt. A session's lock and a queue position end with the lease. A MinHold, and a bind:ttl lock,
 // may begin as late as that.
-func (b *Attempt) mayKeep() func() bool {
+func (b *Attempt) mayHave() func() bool {
 	var on time.Duration
 	if b.req.Bind == types.BindTTL || b.req.MinHold > 0 {
 		on = b.lasts()
 	}
-	return b.aq.MayKeep(b.Lease(), on)
+	return b.aq.MayHave(b.Lease(), on)
 }
 
 // outlivesLoss reports whether the loss of the lease leaves something of a session's attempt in the store: a MinHold lasts longer than
@@ -50,15 +50,15 @@ func (b *Attempt) handBack(token int64) {
 	if token == b.repeated {
 		return
 	}
-	c, mayKeep := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayKeep()
+	c, mayHave := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayHave()
 	if b.req.Bind == types.BindSession {
 		c.Lease = b.Lease().ID()
 	} else {
 		c.Undelivered = true
-		mayKeep = b.aq.MayKeep(nil, b.lasts())
+		mayHave = b.aq.MayHave(nil, b.lasts())
 	}
 	b.aq.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
-	b.aq.ReleaseClaim(b.tr.Carry(context.Background()), c, mayKeep, b.beginCleanup())
+	b.aq.ReleaseClaim(b.tr.Carry(context.Background()), c, mayHave, b.beginCleanup())
 }
 
 // handBackWon releases the lock of an attempt that has won. The app does not know of it.
@@ -76,22 +76,22 @@ func (b *Attempt) handBackWon() {
 }
 
 // withdraw frees what an attempt of unknown outcome may have got. It repeats that until the store answers, or can have nothing of it any more.
-func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, mayKeep func() bool, settled func(store.Outcome)) {
+func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, mayHave func() bool, settled func(store.Outcome)) {
 	var last store.Outcome
 	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
 		aq.heldCache.Drop(a.Key)
 		last = o
-		return err == nil && o != store.RowLocked || !mayKeep()
+		return err == nil && o != store.RowLocked || !mayHave()
 	}, func() { settled(last) })
 }
 
 // withdrawFinally withdraws an attempt at once, for the waiters of the key, and again when nothing can be carried out after it: a question
 // in a buffer may come after the first withdrawal. By this machine's clock the store gives a question up within two timeouts. It takes
 // longer if the server's clock was set back, or stood still; then the store answers Unsettled.
-func (aq *Acquirer) withdrawFinally(ctx context.Context, a store.Attempt, mayKeep func() bool, settled func()) {
+func (aq *Acquirer) withdrawFinally(ctx context.Context, a store.Attempt, mayHave func() bool, settled func()) {
 	var wait func(store.Outcome)
 	again := func() {
-		aq.withdraw(ctx, a, mayKeep, func(o store.Outcome) {
+		aq.withdraw(ctx, a, mayHave, func(o store.Outcome) {
 			if o == store.Unsettled {
 				wait(o)
 				return
@@ -100,24 +100,24 @@ func (aq *Acquirer) withdrawFinally(ctx context.Context, a store.Attempt, mayKee
 		})
 	}
 	wait = func(store.Outcome) {
-		if aq.inline || !mayKeep() || !aq.later.After(2*aq.cfg.StoreTimeout, again) {
+		if aq.inline || !mayHave() || !aq.later.After(2*aq.cfg.StoreTimeout, again) {
 			settled()
 		}
 	}
-	aq.withdraw(ctx, a, mayKeep, wait)
+	aq.withdraw(ctx, a, mayHave, wait)
 }
 
 // forgetWait makes the store forget a skipped waiter. It repeats that until the store confirms it, or can have nothing of it any more.
-func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, mayKeep func() bool, settled func()) {
+func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, mayHave func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
-		return err == nil && ans.Outcome != store.RowLocked || !mayKeep()
+		return err == nil && ans.Outcome != store.RowLocked || !mayHave()
 	}, settled)
 }
 
 // ReleaseClaim releases a grant in the background, until the store confirms it, or can have nothing of it any more.
-func (aq *Acquirer) ReleaseClaim(ctx context.Context, c store.Claim, mayKeep func() bool, settled func()) {
+func (aq *Acquirer) ReleaseClaim(ctx context.Context, c store.Claim, mayHave func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
-		if types.Judged("release", v.Status, err) != nil && mayKeep() {
+		if types.Judged("release", v.Status, err) != nil && mayHave() {
 			return false
 		}
 		aq.heldCache.Drop(c.Key)
@@ -134,7 +134,7 @@ func (aq *Acquirer) ReleaseMoved(h *holdings.Lock, c store.Claim, to *heartbeat.
 		to.Unpin()
 		settled()
 	}
-	release := func() { aq.ReleaseClaim(context.Background(), c, aq.MayKeep(to, 0), unpin) }
+	release := func() { aq.ReleaseClaim(context.Background(), c, aq.MayHave(to, 0), unpin) }
 	until := h.BelievedUntil()
 	switch {
 	case until.IsZero():

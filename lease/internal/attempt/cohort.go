@@ -26,7 +26,7 @@ type Cohort struct {
 	served []store.AttemptID // see Served
 	// grant is that of the lock if the sidecar may keep it: see [keep.Grant]. Otherwise it is nil.
 	grant *keep.Grant
-	// fate decides once, for a lock with a grant, whether the store is told of it, or it leaves its session untold.
+	// fate decides once, for a lock with a grant, whether the store is told of it, or it leaves its session unseen by the store.
 	fate atomic.Uint32
 	// until is when the sidecar must ask the store again.
 	until time.Time
@@ -72,7 +72,7 @@ func (c *Cohort) Served() []store.AttemptID { return c.served }
 const (
 	undecided = iota
 	toldOf
-	leftUntold
+	leftUnseen
 )
 
 // Tells must be called before the store is told of a lock, as of its data. It returns false if the lock has left its session, and the
@@ -81,8 +81,8 @@ func (c *Cohort) Tells() bool {
 	return c.grant == nil || c.fate.CompareAndSwap(undecided, toldOf) || c.fate.Load() == toldOf
 }
 
-// leavesUntold decides that the store is told nothing of this lock. Of Tells and leavesUntold, only the one that is called first returns true.
-func (c *Cohort) leavesUntold() bool { return c.fate.CompareAndSwap(undecided, leftUntold) }
+// leavesUnseen decides that the store is told nothing of this lock. Of Tells and leavesUnseen, only the one that is called first returns true.
+func (c *Cohort) leavesUnseen() bool { return c.fate.CompareAndSwap(undecided, leftUnseen) }
 
 // wasTold reports whether the store was told of a lock that may be kept, or may be.
 func (c *Cohort) wasTold() bool { return c.fate.Load() == toldOf }

@@ -37,7 +37,7 @@
 //
 // A release may be put off: the sidecar keeps the key, and its next call takes it without the store. Package keep has the states. The store's
 // row then names an earlier holder of the grant. So three rules hold. Either the store is told of a lock (Cohort.Tells), or the lock
-// leaves its session without that (leavesUntold), never both: only then a claim may name the token of the grant instead of the lock's own. A token is given once, and only
+// leaves its session without that (leavesUnseen), never both: only then a claim may name the token of the grant instead of the lock's own. A token is given once, and only
 // below the limit of the grant. A key that is given up has one release under way, and every call of this sidecar waits for its outcome.
 //
 // # Hand-backs

@@ -30,7 +30,7 @@ import (
 //
 // A session's attempt whose lease was lost is withdrawn only if something of it outlives the lease: see outlivesLoss. Otherwise the revocation of
 // the lease frees all. The same holds if its answer comes after the loss. Each withdrawal and release is repeated for as long as the store may still
-// have something of the attempt: see mayKeep.
+// have something of the attempt: see mayHave.
 
 // Cancel makes the attempt hand back what it has won or still wins.
 func (b *Attempt) Cancel() { b.leave(callerLeft) }
@@ -105,7 +105,7 @@ func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	case lostAll:
 		if b.outlivesLoss() {
 			settled := b.beginCleanup()
-			b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayKeep(), func(store.Outcome) { settled() })
+			b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayHave(), func(store.Outcome) { settled() })
 		}
 		b.end()
 	}
@@ -134,7 +134,7 @@ func (b *Attempt) fail(err error) {
 	// calls have is theirs.
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.repeated == 0 {
 		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
-		b.aq.withdrawFinally(b.tr.Carry(context.Background()), b.Ref(), b.mayKeep(), b.beginCleanup())
+		b.aq.withdrawFinally(b.tr.Carry(context.Background()), b.Ref(), b.mayHave(), b.beginCleanup())
 	}
 	// The call does not wait for that. A repeat of the request does.
 	b.end()
@@ -144,7 +144,7 @@ func (b *Attempt) fail(err error) {
 // withdrawal. A lease that was lost early, or a MinHold, would keep the key for nobody.
 func (b *Attempt) comesLate() {
 	if !b.hasWon() && b.outlivesLoss() {
-		b.aq.withdrawFinally(b.tr.Carry(context.Background()), b.Ref(), b.mayKeep(), func() {})
+		b.aq.withdrawFinally(b.tr.Carry(context.Background()), b.Ref(), b.mayHave(), func() {})
 	}
 }
 
@@ -155,6 +155,6 @@ func (b *Attempt) skipped(ans store.Answer) {
 		return
 	}
 	b.aq.heldCache.Drop(b.req.Key)
-	b.aq.forgetWait(b.tr.Carry(context.Background()), b.Ref(), b.aq.MayKeep(b.Lease(), 0), b.beginCleanup())
+	b.aq.forgetWait(b.tr.Carry(context.Background()), b.Ref(), b.aq.MayHave(b.Lease(), 0), b.beginCleanup())
 	b.end()
 }

@@ -27,7 +27,7 @@ func (aq *Acquirer) keep(r *holdings.Release, byApp bool) bool {
 	}
 	// If the store was told of this lock, others see it, and the claim must name its token. If not, the store knows only the grant: from now on it is
 	// told nothing of this lock, such as its data, and the claim names the token of the grant.
-	if !c.leavesUntold() {
+	if !c.leavesUnseen() {
 		return false
 	}
 	r.Claim.Token, r.Claim.Served = c.grant.Visible, nil
@@ -139,9 +139,9 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 // entry in the table says so already, so that calls wait for that. awaited: somebody waits for the key, as far as the sidecar knows.
 func (aq *Acquirer) giveUp(g *keep.Grant, awaited bool) {
 	c := store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID(), Awaited: awaited}
-	mayKeep, freed := aq.MayKeep(g.Lease, 0), false
+	mayHave, freed := aq.MayHave(g.Lease, 0), false
 	persist(context.Background(), aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
-		if types.Judged("release", v.Status, err) != nil && mayKeep() {
+		if types.Judged("release", v.Status, err) != nil && mayHave() {
 			return false
 		}
 		freed = err == nil && v.Status == store.Holds

@@ -42,7 +42,7 @@ func (b *Attempt) Moved(to *heartbeat.Lease, settled func()) {
 	case token != 0 && b.req.Bind == types.BindTTL: // it has a lease of its own
 		settled()
 	case token == 0: // it left, or failed
-		b.aq.withdraw(context.Background(), b.Ref(), b.aq.MayKeep(to, 0), func(store.Outcome) { settled() })
+		b.aq.withdraw(context.Background(), b.Ref(), b.aq.MayHave(to, 0), func(store.Outcome) { settled() })
 	default:
 		h := b.s.LockOf(b.quota)
 		if h != nil && h.Token == token && (h.Moved(to) || HandedOn(h)) { // even if it is being released
@@ -55,6 +55,6 @@ func (b *Attempt) Moved(to *heartbeat.Lease, settled func()) {
 			b.aq.ReleaseMoved(h, c, to, settled)
 			return
 		}
-		b.aq.ReleaseClaim(context.Background(), c, b.aq.MayKeep(to, 0), settled)
+		b.aq.ReleaseClaim(context.Background(), c, b.aq.MayHave(to, 0), settled)
 	}
 }

@@ -138,8 +138,8 @@ func (c *Call) CleanedUp() <-chan struct{} {
 // handBackTTL hands back an undelivered bind:ttl grant, unless another call got it: here, or at another
 // sidecar, which only the store knows. The next call's turn begins when the store has answered.
 func (aq *Acquirer) handBackTTL(g types.Grant) {
-	c, mayKeep := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.MayKeep(nil, g.ExpiresIn)
-	free := func(settled func()) { aq.ReleaseClaim(context.Background(), c, mayKeep, settled) }
+	c, mayHave := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.MayHave(nil, g.ExpiresIn)
+	free := func(settled func()) { aq.ReleaseClaim(context.Background(), c, mayHave, settled) }
 	r := g.Repeats
 	if r == nil { // a request without an id is never repeated
 		free(func() {})

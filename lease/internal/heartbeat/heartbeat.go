@@ -77,7 +77,7 @@ type Leases struct {
 	retired map[*Lease]struct{}
 	// toRevoke are leases whose revocation the store has not confirmed.
 	toRevoke map[*Lease]struct{}
-	// nextAt is the time of the renewer's next tick.
+	// nextAt is the time of the renewer's next step.
 	nextAt time.Time
 	// wake has an element if the set of leases has changed.
 	wake chan struct{}
@@ -162,7 +162,7 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 	ls.opened(l)
 }
 
-// opened wakes the renewer if the lease is due before the next tick.
+// opened wakes the renewer if the lease is due before the next step.
 func (ls *Leases) opened(l *Lease) {
 	ls.mu.RLock()
 	sooner := l.renewAt.Before(ls.nextAt)

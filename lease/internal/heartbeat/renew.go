@@ -12,10 +12,10 @@ import (
 )
 
 // Run renews the due leases in one statement, and loses those past their deadline, until ctx ends.
-func (ls *Leases) Run(ctx context.Context) { clock.Loop(ctx, ls.wake, ls.tick) }
+func (ls *Leases) Run(ctx context.Context) { clock.Loop(ctx, ls.wake, ls.step) }
 
-// tick tells what happens to leases as time passes. It returns the pause until the next tick.
-func (ls *Leases) tick() time.Duration {
+// step tells what happens to leases as time passes. It returns the pause until the next step.
+func (ls *Leases) step() time.Duration {
 	p := ls.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
 	// A lease past its deadline is lost, even if the store would still renew it.
 	for _, l := range p.past {
@@ -33,7 +33,7 @@ func (ls *Leases) tick() time.Duration {
 	return p.next
 }
 
-// plan is what one tick has to do, and the pause until the next.
+// plan is what one step has to do, and the pause until the next.
 type plan struct {
 	past []*Lease // past their deadline, so lost
 	idle []*Lease // without users; removed from the set, to be closed

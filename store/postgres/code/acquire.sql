@@ -104,7 +104,7 @@ $$;
 --   lost      The asker's lease is not alive.
 --   skipped   A release with success skipped the waiter, which asks again: result.
 --   quiet     Nothing is granted before expires_at. Only without may_wait: a waiter is queued behind a pending hold
---             until that time, see keep_quiet.
+--             until that time, see hold_quiet.
 --   dead      The holder's lease (dead) has expired, or is gone (lease_id is null) and left waiters. The caller reaps it,
 --             or hands the key off, in a transaction of its own, and asks again. If the key is shared, or an expired
 --             waiter names a limit, to_reap contains the leases that are reaped first. With a queue_position, the
@@ -294,7 +294,7 @@ BEGIN
                 CONTINUE;
             ELSIF quiet IS NOT NULL THEN
                 IF NOT shared THEN
-                    l := locksidecar.keep_quiet(l, quiet);
+                    l := locksidecar.hold_quiet(l, quiet);
                 END IF;
                 available := false; on_hold := true;
             END IF;
@@ -379,11 +379,11 @@ BEGIN
 END
 $$;
 
--- keep_quiet keeps a key without a holder until the end of the quiet time, as a pending min_hold does. Its
+-- hold_quiet holds a key without a holder until the end of the quiet time, as a pending min_hold does. Its
 -- waiters check again then, and the first one gets the key. The caller has locked the lock row. If the last
 -- grants were shares, their ends were already reported: then shared_lease() replaces the attempt. So later
 -- claims are answered that the last grant has expired, and its end is not reported again.
-CREATE OR REPLACE FUNCTION locksidecar.keep_quiet(l locksidecar.locks, quiet timestamptz) RETURNS locksidecar.locks
+CREATE OR REPLACE FUNCTION locksidecar.hold_quiet(l locksidecar.locks, quiet timestamptz) RETURNS locksidecar.locks
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.locks k

@@ -29,7 +29,7 @@ $$;
 
 -- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
 -- first living waiter. The caller has locked the lock row and read the lease, and no min_hold keeps the key.
--- The key becomes free only if no waiter remains (promise 5). In the quiet time nothing is granted: see keep_quiet.
+-- The key becomes free only if no waiter remains (promise 5). In the quiet time nothing is granted: see hold_quiet.
 -- After a grant, to_reap contains the leases of waiters that were passed over.
 --
 -- If the new holder's lease can end earlier than the old one, the next first waiter must check again then
@@ -67,7 +67,7 @@ BEGIN
                 handed.ended := l.token; -- it was released: a reap leaves this event to the hand-off
                 l.attempt_id := NULL;
             END IF;
-            PERFORM locksidecar.keep_quiet(l, next.quiet);
+            PERFORM locksidecar.hold_quiet(l, next.quiet);
             DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
             SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
             FROM locksidecar.first_waiters(l.namespace, l.key, 100) f;

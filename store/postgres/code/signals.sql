@@ -9,7 +9,7 @@
 -- not as released (see claim_status). A break always ends the min_hold, so the lock is free when the lease
 -- ends, even if its sidecar is gone.
 --
--- A key that is kept for its waiters in a quiet time (keep_quiet) has no holder.
+-- A key that is kept for its waiters in a quiet time (hold_quiet) has no holder.
 --
 -- A shared key has a row for each holder that is meant. After a break of one, the caller settles the key.
 --

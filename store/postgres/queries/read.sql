@@ -26,7 +26,7 @@ AND CASE WHEN l.attempt_id = a.attempt_id THEN locksidecar.replicated() ELSE tru
 -- name: list
 -- Lists held locks in the order of their keys. Both bounds are conditions on the index, so the scan
 -- begins after the last page and ends with the prefix. A shared key is held by any of its shares. Without an
--- instance, a key is only kept for its waiters until the end of a quiet time (keep_quiet).
+-- instance, a key is only kept for its waiters until the end of a quiet time (hold_quiet).
 -- $1 namespace, $2 after, $3 prefix, $4 first key after the prefix, $5 instance or empty, $6 limit, $7 holders of a
 -- shared key at most
 SELECT l.key,

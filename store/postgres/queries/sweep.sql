@@ -69,7 +69,7 @@ WITH moment AS MATERIALIZED (
             coalesce(s.pod, l.hold_pod) AS pod, greatest(s.expires_at, l.hold_until) > now AS alive,
             greatest(now - l.acquired_at, interval '0') AS held_for, false AS shared
         FROM moment CROSS JOIN locksidecar.locks l LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
-        WHERE s.id IS NOT NULL OR l.hold_until > now AND l.hold_instance IS NOT NULL -- it is null in a quiet time (keep_quiet)
+        WHERE s.id IS NOT NULL OR l.hold_until > now AND l.hold_instance IS NOT NULL -- it is null in a quiet time (hold_quiet)
         UNION ALL
         SELECT h.namespace, CASE WHEN strpos(h.key, ':') > 0 THEN split_part(h.key, ':', 1) ELSE '' END,
             coalesce(s.pod, h.hold_pod), greatest(s.expires_at, h.hold_until) > now, greatest(now - h.acquired_at, interval '0'), true
