@@ -154,26 +154,6 @@ func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code str
 	m.obs.Refused(ctx, observe.Refusal{Operation: "acquire", Key: key, Traceparent: traceparent, Code: code, Err: err})
 }
 
-// News passes the store's news on, by kind: the outcome of a waiting call, signals for holders, recalls of kept keys, events of watched
-// keys. See [store.Store.Start]. It does not block.
-func (m *Manager) News(n store.News) {
-	switch {
-	case n.Missed:
-		m.signals.Poll()
-		m.watches.Recheck()
-		m.acquirer.Queue.LookAgain()
-		m.acquirer.GiveUpAll(nil) // recalls may have been missed
-	case n.Signals:
-		m.signals.Poll()
-	case n.Recall:
-		m.acquirer.Recall(n.Key)
-	case n.Event != nil:
-		m.watches.Receive(*n.Event)
-	default:
-		m.acquirer.Queue.News(n)
-	}
-}
-
 // KeyOf returns the key because of which a call for several keys failed, empty if it is not known.
 func KeyOf(err error) string {
 	if held, ok := errors.AsType[*types.HeldError](err); ok {
