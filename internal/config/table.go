@@ -51,7 +51,7 @@ func (l *loader) table() []variable {
 		{"RENEW_INTERVAL", "(a third of the TTL)", into(&c.RenewInterval, duration(50*time.Millisecond, 12*time.Hour)), "longest time between two renewals; at most half of the TTL"},
 		{"STORE_TIMEOUT", "5s", into(&c.StoreTimeout, duration(100*time.Millisecond, 5*time.Minute)), "limit of one operation of the store"},
 		// one connection for renewals, one for the listener, one for the rest
-		{"POOL_MAX_CONNS", "4", into(&c.PoolMaxConns, integer(3, 1000)), "connections to PostgreSQL or MySQL, those for renewals and LISTEN included"},
+		{"POOL_MAX_CONNS", "4", into(&c.PoolMaxConns, integer(3, 1000)), "connections to PostgreSQL or MySQL, those for renewals and LISTEN included; on MySQL one more waits for news (docs/stores.md#mysql-and-mariadb)"},
 		{"POSTGRES_LISTEN", "auto", into(&c.Listen, oneOf(postgres.ListenAuto, postgres.ListenAlways, postgres.ListenNever)), "whether notifications of PostgreSQL are used: `auto` where they work, `never` if every connection goes through a pooler in transaction mode. Without notifications waits are checked every `POSTGRES_POLL_INTERVAL`"},
 		{"POSTGRES_LISTEN_URL", "", into(&l.urls.listen, anything(allowedDatabases)), "if `STORE_URL` leads through a pooler in transaction mode: the same database directly, for the connection that listens, and for nothing else (docs/stores.md#poolers)"},
 		{"POSTGRES_LISTEN_URL_FILE", "", into(&l.urls.listenFile, anything("a file with a URL")), "a file that holds that URL; instead of `POSTGRES_LISTEN_URL`"},

@@ -16,7 +16,7 @@ import (
 type Config struct {
 	cas.ServerConfig
 
-	// MaxConns limits the connections; 4 if zero, and at least 3.
+	// MaxConns limits the connections; 4 if zero, and at least 3. The one in which the instance sleeps comes on top.
 	MaxConns int
 	// AutoMigrate: the tables are made or updated if they are missing or old.
 	AutoMigrate bool
@@ -47,7 +47,7 @@ type Backend struct {
 	need     atomic.Int32 // of letters: see Expect
 	expected chan struct{}
 	naps     naps
-	shut     string // the last lock that the connection for renewals got for a sleeper; of the goroutine that listens
+	shut     string // the last lock that the connection for the mailbox got for a sleeper; of the goroutine that listens
 	way      currentWay
 	wakes    wakes
 	steps    steps

@@ -31,13 +31,15 @@ const (
 	lockWait = "2"
 )
 
-// pools are the connections. One is for renewals, so that a burst of acquires never lets leases die, and for looks into the mailbox, which
-// are short: see lookLimit. In one the instance sleeps, or it polls there. The rest is for all else.
+// pools are the connections. One is for renewals alone, so that neither a burst of acquires nor a locked letter lets leases die. One is for
+// the mailbox: looks, and the deletion of letters. In one the instance sleeps. The rest is for all else.
 type pools struct {
-	main, renewals, mailbox *sql.DB
-	// greeted is the number by which the server has greeted the last connection for the mailbox.
+	main, renewals, mailbox, sleep *sql.DB
+	// greeted is the number by which the server has greeted the last connection for the sleep.
 	greeted *atomic.Uint32
 }
+
+func (p *pools) all() []*sql.DB { return []*sql.DB{p.main, p.renewals, p.mailbox, p.sleep} }
 
 func (b *Backend) newPools() pools {
 	greeted := &atomic.Uint32{}
@@ -48,7 +50,7 @@ func (b *Backend) newPools() pools {
 		db.SetConnMaxIdleTime(idleTime)
 		return db
 	}
-	return pools{main: open(max(1, b.config.MaxConns-2), nil), renewals: open(1, nil), mailbox: open(1, greeted), greeted: greeted}
+	return pools{main: open(max(1, b.config.MaxConns-2), nil), renewals: open(1, nil), mailbox: open(1, nil), sleep: open(1, greeted), greeted: greeted}
 }
 
 // open makes a pool. The library makes spans of its connects and of its queries' first answers, if the context has a recorded one.
@@ -72,7 +74,7 @@ func (b *Backend) open(to *connector) *sql.DB {
 
 // State is what metrics show of the connections.
 func (b *Backend) State() (s metrics.StoreState) {
-	for _, db := range []*sql.DB{b.pools.main, b.pools.renewals, b.pools.mailbox} {
+	for _, db := range b.pools.all() {
 		stat := db.Stats()
 		s.Used += stat.InUse
 		s.Idle += stat.Idle
@@ -86,7 +88,7 @@ func (b *Backend) State() (s metrics.StoreState) {
 
 // drop closes idle connections, because a session keeps the settings that the server had when it began.
 func (p *pools) drop() {
-	for _, db := range []*sql.DB{p.main, p.renewals, p.mailbox} {
+	for _, db := range p.all() {
 		most := db.Stats().MaxOpenConnections
 		db.SetMaxIdleConns(-1)
 		db.SetMaxIdleConns(most)
@@ -94,7 +96,7 @@ func (p *pools) drop() {
 }
 
 func (p *pools) close() {
-	for _, db := range []*sql.DB{p.main, p.renewals, p.mailbox} {
+	for _, db := range p.all() {
 		_ = db.Close()
 	}
 }

@@ -62,7 +62,7 @@
 // repeated like one that was chosen in a deadlock.
 //
 // The sleep reads no table. So it keeps no snapshot, which would stop the purge of old rows, and no table's metadata lock, for which an ALTER TABLE or
-// a backup would wait. The session does not wait in SLEEP, but for a lock that the connection for renewals has: see queries.sql.
+// a backup would wait. The session does not wait in SLEEP, but for a lock that the connection for the mailbox has: see queries.sql.
 //
 // The wake goes with the packet of the swap, behind COMMIT, once the instance has proven that it can wake itself so. What a KILL QUERY
 // answers says nothing about the swap. Further readers are woken by packets of their own.

@@ -16,7 +16,7 @@ var (
 )
 
 // Sleeps are hooks of a backend, and for how long it sleeps. They are set before it starts.
-func (b *Backend) Sleeps(often, seldom time.Duration, beforeSleep func(), afterLook func(asleep bool)) {
+func (b *Backend) Sleeps(often, seldom time.Duration, beforeSleep func(context.Context), afterLook func(asleep bool)) {
 	b.naps, b.steps = naps{often, seldom}, steps{beforeSleep, afterLook}
 }
 

@@ -14,7 +14,7 @@ import (
 
 const lettersAtOnce = 500
 
-// What is needed of letters: see [Backend.Expect].
+// An instance needs no letters, or it needs them now and then, or soon: see [Backend.Expect].
 const (
 	needNothing int32 = iota
 	needSeldom
@@ -32,13 +32,14 @@ const (
 	oversleep = 2 * time.Second
 	// restless is for how long sleeps are short after the last wait, because another one may follow.
 	restless = 10 * time.Second
-	// wakeWithin is how soon the instance wakes itself, or it does not rely on being woken.
+	// wakeWithin is how soon a sleep begins that was sent, and how soon the instance wakes itself. If it takes longer, the instance does not
+	// rely on being woken.
 	wakeWithin = time.Second
-	// lookLimit limits a look during a sleep, because a renewal may wait for its connection.
+	// lookLimit limits a look during a sleep. If it takes longer, the instance does not rely on hearing letters.
 	lookLimit = time.Second
 	// mostRefused is how often in a row a sleep ends before it began, at most.
 	mostRefused = 5
-	// missedAfter: a letter that was there for so long, while the instance slept, should have woken it.
+	// missedAfter: a letter that was written so long before a sleep ended by itself should have ended it.
 	missedAfter = 250 * time.Millisecond
 )
 
@@ -215,7 +216,7 @@ func (l *listener) sleep(ctx context.Context) error {
 		return err
 	}
 	defer s.leave()
-	var slept time.Duration // for how long a letter would have ended the last sleep, if nothing has ended it
+	var asleep, ended time.Time // the last sleep that ended by itself: a letter written between these times should have ended it
 	proven, idle, refused, opened := false, 0, 0, 0
 	for nap := l.nap(); nap > 0; nap = l.nap() {
 		// First the sleep begins, and then the instance looks. So it has either seen a letter, or whoever has written it wakes it.
@@ -229,9 +230,9 @@ func (l *listener) sleep(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case seen.letters > 0 && seen.age > missedAfter && seen.age < slept:
+		case seen.first.After(asleep) && ended.Sub(seen.first) > missedAfter:
 			return errMissed
-		case !seen.asleep:
+		case !seen.asleep && !(proven && s.woken): // a sleep that somebody has ended before the look saw it is none that was refused
 			if refused++; refused > mostRefused {
 				return errNoSleep
 			}
@@ -259,10 +260,10 @@ func (l *listener) sleep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if slept = 0; !woken {
-			slept, idle = time.Since(looked), 0
+		if asleep, ended = looked, looked; !woken {
+			ended, idle = time.Now(), 0
 		}
-		// A pooler that was not noticed may take the lock from the connection for renewals again and again.
+		// A pooler that was not noticed may take the lock from the connection for the mailbox again and again.
 		if opened++; !s.open {
 			opened = 0
 		} else if opened > mostRefused {
@@ -290,18 +291,21 @@ func (l *listener) listens() {
 	l.b.way.become(way{state: "listening", until: l.b.way.now().until})
 }
 
-// lookAsleep looks into the mailbox until a look came after the sleep had begun, or the sleep has ended before it began.
+// lookAsleep looks into the mailbox until a look came after the sleep had begun, or the sleep has ended before a look saw it.
 func (l *listener) lookAsleep(ctx context.Context, s *sleeper) (all look, err error) {
-	for pause := time.Duration(0); ; pause = min(2*pause+100*time.Microsecond, pollLeast) {
-		// Renewals leave their connection alone most of the time, and all others may wait for each other.
-		found, err := l.look(ctx, l.b.pools.renewals, s)
-		all = look{all.letters + found.letters, max(all.age, found.age), found.asleep}
+	sent := time.Now()
+	for pause := time.Duration(0); ; pause = min(2*pause+100*time.Microsecond, pollOften) {
+		found, err := l.look(ctx, l.b.pools.mailbox, s)
+		all.add(found)
 		if err != nil {
 			return all, err
 		}
 		l.b.steps.looked(found.asleep)
-		if found.asleep {
+		switch {
+		case found.asleep:
 			return all, nil
+		case time.Since(sent) > wakeWithin:
+			return all, errNoSleep
 		}
 		select {
 		case <-s.over:
@@ -415,8 +419,17 @@ func reasonOf(err error) string {
 // look is what a look into the mailbox has found.
 type look struct {
 	letters int
-	age     time.Duration // since the first letter was written
-	asleep  bool          // the sleep had begun before
+	first   time.Time // when the first letter was written, or up to the time of the look later; zero: no letter
+	asleep  bool      // the sleep had begun before
+}
+
+// add adds what a later look has found.
+func (l *look) add(later look) {
+	if l.letters == 0 {
+		l.first = later.first
+	}
+	l.letters += later.letters
+	l.asleep = later.asleep
 }
 
 // look deletes all letters and delivers them. InnoDB shows what is committed before the disk has it. The deletion
@@ -448,6 +461,7 @@ func (l *listener) look(ctx context.Context, pool *sql.DB, s *sleeper) (seen loo
 				seen.asleep = asleep
 			}
 		}
+		read := time.Now()
 		ids, letters, age, err := b.readLetters(found[0])
 		if err != nil {
 			return seen, err
@@ -462,8 +476,10 @@ func (l *listener) look(ctx context.Context, pool *sql.DB, s *sleeper) (seen loo
 		for _, letter := range letters {
 			l.deliver(letter)
 		}
+		if seen.letters == 0 && len(ids) > 0 {
+			seen.first = read.Add(-age)
+		}
 		seen.letters += len(ids)
-		seen.age = max(seen.age, age)
 		if len(ids) == lettersAtOnce {
 			continue
 		}

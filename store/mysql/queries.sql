@@ -165,15 +165,15 @@ START TRANSACTION READ ONLY
 SELECT GET_LOCK(_utf8mb4 ?, ?), CONNECTION_ID()
 
 -- name: shut
--- The connection for renewals waits for nothing. The lock of the sleeper before goes.
+-- The connection for the mailbox gets the lock for which the sleeper will wait. It gives back the one that it had for the sleeper before.
 SELECT RELEASE_LOCK(_utf8mb4 ?), GET_LOCK(_utf8mb4 ?, 0)
 
 -- name: open
 SELECT RELEASE_LOCK(_utf8mb4 ?)
 
 -- name: sleep
--- The lock of this sleep shows others that the statement has begun: a KILL QUERY from then on ends it. The lock of the last one goes. Then the
--- session waits for a lock that another one has. In MariaDB all that wait in SLEEP share one mutex, and a KILL QUERY that finds it locked tries again
+-- The lock of the last sleep goes. The lock of this one shows that the statement has begun: from then on, a KILL QUERY ends it. Then the
+-- session waits for a lock that another session has. In MariaDB all that wait in SLEEP share one mutex, and a KILL QUERY that finds it locked tries again
 -- after 50 ms: with 20 sleepers that took two seconds. Whoever waits for a lock has a mutex of its own.
 SELECT RELEASE_LOCK(_utf8mb4 ?), IF(GET_LOCK(_utf8mb4 ?, 0) = 1, GET_LOCK(_utf8mb4 ?, ?), 0)
 
@@ -181,7 +181,7 @@ SELECT RELEASE_LOCK(_utf8mb4 ?), IF(GET_LOCK(_utf8mb4 ?, 0) = 1, GET_LOCK(_utf8m
 SELECT IS_USED_LOCK(_utf8mb4 ?), IS_USED_LOCK(_utf8mb4 ?)
 
 -- name: committed
--- What comes after this result is no part of the transaction, so its failure is none of the transaction.
+-- This result comes after COMMIT, and before the wake. If it has arrived, the transaction is committed, and an error is one of the wake.
 SELECT 1
 
 -- name: wake

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -50,4 +51,48 @@ func TestOldSessionsAfterACutNetwork(t *testing.T) {
 	r.Reads(1)
 	link.Cut()
 	old.Stop()
+}
+
+// waiting is the transaction that waits for a row in the database, and when its wait began; empty: none.
+func (s *session) waiting() (is string) {
+	s.t.Helper()
+	s.exec("DO SLEEP(0.15)") // the view is made anew only if nobody has read it for 0.1 s
+	err := s.QueryRowContext(context.Background(), `SELECT COALESCE(MAX(CONCAT(t.trx_id, ' ', t.trx_wait_started)), '') FROM information_schema.innodb_trx t
+		JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`).Scan(&is)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return is
+}
+
+// An operator's transaction keeps a letter locked, so its reader cannot delete it for a while. Renewals go on meanwhile.
+// Proves: promise 6
+func TestALockedLetterHoldsUpNoRenewal(t *testing.T) {
+	t.Parallel()
+	s := on(t, shared)
+	s.limit = await.Patience // the deletion is tried all the time
+	operator, watcher, writer := s.session(), s.session(), s.ready("writer")
+	r := s.sleeping("one", 2*time.Second)
+	lease := r.OpenLease(time.Minute)
+	r.Expect(false, false)
+	await.Until(t, "nobody reads letters", func() bool { state, _ := r.Way(); return state == "off" })
+	writer.Write("one", 1)
+	operator.exec("BEGIN")
+	operator.exec("UPDATE locksidecar_letters SET base = base + 1")
+	r.Expect(true, true)
+	watcher.awaitLockWait()
+	// A wait takes 2 s, and begins again. A renewal that ends within one did not wait for it.
+	during := false
+	for try := 0; try < 3 && !during; try++ {
+		before := watcher.waiting()
+		if !r.Keeps(lease) {
+			t.Error("the lease was not renewed")
+		}
+		during = before != "" && watcher.waiting() == before
+	}
+	if !during {
+		t.Error("each renewal waited until the deletion of a letter had given up")
+	}
+	operator.exec("COMMIT")
+	r.Reads(1)
 }

@@ -15,7 +15,7 @@ type sleeper struct {
 	b      *Backend
 	conn   *sql.Conn
 	bed    string // the lock by which others find it
-	door   string // the lock for which it waits: the connection for renewals has it
+	door   string // the lock for which it waits: the connection for the mailbox has it
 	open   bool   // it may have no lock to wait for
 	number int64  // of the session
 	sleeps int64  // that have begun, or are about to
@@ -33,7 +33,7 @@ func (b *Backend) goToBed(ctx context.Context) (*sleeper, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	conn, err := b.pools.mailbox.Conn(limited)
+	conn, err := b.pools.sleep.Conn(limited)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +96,8 @@ func (b *Backend) endSleeper(ctx context.Context) error {
 	return err
 }
 
-// door is the name of the lock for which a session waits. No other session's is the same: the server may still keep an earlier connection for
-// renewals, with its lock.
+// door is the name of the lock for which a session waits. Each session has another one, because the server may still keep an earlier
+// connection for the mailbox, with the lock that it got.
 func (b *Backend) door(session int64) string {
 	return b.bed(b.config.Instance) + ".door." + strconv.FormatInt(session, 36)
 }
@@ -105,18 +105,22 @@ func (b *Backend) door(session int64) string {
 // lock is that of the present sleep. It is never that of another one.
 func (s *sleeper) lock() string { return s.bed + "." + strconv.FormatInt(s.sleeps, 36) }
 
-// shut lets the connection for renewals have the lock for which the sleeper is to wait. It loses it if it breaks. Then the sleeper gets it, and
-// hands it back.
+// shut lets the connection for the mailbox have the lock for which the sleeper is to wait. If that connection breaks, the sleeper gets the
+// lock, and hands it back here.
 func (s *sleeper) shut(ctx context.Context) error {
 	if !s.open {
 		return nil
 	}
 	p := &packet{}
 	p.add("open", s.door)
-	if _, err := exchange(ctx, s.conn, string(p.text)); err != nil && number(err) == 0 {
-		return err
+	for range tries {
+		if _, err := exchange(ctx, s.conn, string(p.text)); err == nil {
+			break
+		} else if number(err) == 0 {
+			return err
+		} // a late wake, which finds no sleep, has hit this statement
 	}
-	found, _, err := s.b.request(ctx, s.b.pools.renewals, "letters", false, true, func(p *packet) { p.ask("shut", s.b.shut, s.door) })
+	found, _, err := s.b.request(ctx, s.b.pools.mailbox, "letters", false, true, func(p *packet) { p.ask("shut", s.b.shut, s.door) })
 	switch {
 	case err != nil:
 		return err
@@ -141,7 +145,7 @@ func (s *sleeper) begin(nap time.Duration) {
 	ctx, s.cancel = context.WithTimeout(context.Background(), nap+oversleep)
 	go func() {
 		defer close(s.over)
-		s.b.steps.sleeps()
+		s.b.steps.sleeps(ctx)
 		found, err := exchange(ctx, s.conn, string(p.text))
 		switch {
 		case number(err) != 0: // KILL QUERY, or a limit of the server

@@ -1,15 +1,17 @@
 package mysql
 
+import "context"
+
 // steps are where tests wait. They do nothing otherwise.
 type steps struct {
-	beforeSleep func()
+	beforeSleep func(ctx context.Context)
 	afterLook   func(asleep bool)
 }
 
 // sleeps is called just before a sleep is sent.
-func (s *steps) sleeps() {
+func (s *steps) sleeps(ctx context.Context) {
 	if s.beforeSleep != nil {
-		s.beforeSleep()
+		s.beforeSleep(ctx)
 	}
 }
 
