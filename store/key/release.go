@@ -4,7 +4,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Release ends a grant, and hands the key to the first living waiters.
+// Release ends a grant, and hands the key to the first living waiters. PostgreSQL's function release (store/postgres/code/release.sql) does the same.
 func (o *Op) Release(r *Row, c *store.Claim) (v store.Verdict) {
 	h, status := o.standing(r, c.Token, c.Lease, len(c.Served) > 0)
 	v.Status = status

@@ -139,7 +139,7 @@ func (o *Op) grant(r *Row, a *asker) *holder {
 
 // handOff gives a key without an exclusive holder to the first living waiters that fit. It reports whether
 // it granted any. For a waiter whose lease has expired, the reap decides. by is the trace context of the
-// release that caused the hand-off, or empty.
+// release that caused the hand-off, or empty. PostgreSQL's functions pass_on and pass_shares do the same.
 func (o *Op) handOff(r *Row, by string) (granted bool) {
 	if r.queue.len() > 0 {
 		o.dropDead(r)

@@ -90,6 +90,10 @@ LANGUAGE sql AS $$
         waiting, share_limit, slot, holders)::locksidecar.shown_lock
 $$;
 
+-- Read Op.ask in store/key/ask.go first: ask does the same with rows, and the steps in it have the same numbers. It
+-- differs in steps 4 and 5. A dead holder ends in another transaction, so step 4 answers dead, and the caller asks again.
+-- The answer for an asker that cannot have the key (step 5) comes last, when it is sure that nothing is granted.
+--
 -- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key in the order
 -- of the asks. If a key is held, it enqueues the attempt (with may_wait) or returns the holder. States, and what else
 -- is set:
@@ -225,7 +229,7 @@ BEGIN
         alive := coalesce(h.expires_at > shown.now, false);
         on_hold := coalesce(l.hold_until > shown.now, false);
 
-        -- A repeat finds its grant, even if the lease under which it would wait is dead, because a
+        -- 1. A repeat finds its grant, even if the lease under which it would wait is dead, because a
         -- bind:ttl lock has another lease.
         IF l.attempt_id = w.attempt_id AND alive THEN
             -- Another instance was granted this bind:ttl lock. Both may deliver it, so neither may
@@ -246,6 +250,7 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
+        -- 2. A release with success has skipped the waiter.
         IF may_wait THEN
             SELECT q.result INTO ask.result FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = ns AND q.attempt_id = w.attempt_id AND q.outcome IS NOT NULL;
@@ -255,6 +260,7 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
+        -- 3. The asker needs a living lease.
         IF may_wait OR w.ttl IS NULL THEN
             SELECT s.expires_at INTO its_end FROM locksidecar.leases s
             WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp();
@@ -265,6 +271,7 @@ BEGIN
             END IF;
         END IF;
 
+        -- 4. Is the key available? A shared key may have to be settled first.
         IF shared THEN
             l := whole; h := NULL; alive := true;
             IF looked IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: it reads all shares
@@ -286,6 +293,7 @@ BEGIN
                 SELECT FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)));
         END IF;
+        -- 6. In the quiet time nothing is granted.
         IF available THEN
             quiet := (SELECT m.quiet_until FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
             IF quiet IS NOT NULL AND NOT may_wait THEN
@@ -299,6 +307,7 @@ BEGIN
                 available := false; on_hold := true;
             END IF;
         END IF;
+        -- 5. Do others name another limit?
         mismatch := false;
         IF w.share_limit IS NOT NULL AND NOT available AND (alive OR on_hold) THEN
             m := locksidecar.other_limits(l, w.share_limit);
@@ -309,6 +318,7 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
+        -- 7. The grant.
         IF available THEN
             ask.state := 'granted';
             IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() AND NOT shared THEN
@@ -321,9 +331,11 @@ BEGIN
             FROM locksidecar.give(w, its_instance, its_pod, '', ask.keepable) g;
             shown.now := clock_timestamp();
             holders := NULL;
+        -- 4. The holder is dead: the caller ends it, and asks again.
         ELSIF NOT alive AND NOT on_hold THEN
             ask.state := 'dead';
             ask.dead := l.lease_id; shown.lease_id := h.id;
+        -- 5. The asker is queued, or gets the holder as its answer.
         ELSE
             ask.state := 'held';
             IF counted IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: a queue can be long

@@ -27,6 +27,8 @@ BEGIN
 END
 $$;
 
+-- Read Op.handOff in store/key/settle.go first: pass_on does the same with rows, for the end of an exclusive grant.
+--
 -- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
 -- first living waiter. The caller has locked the lock row and read the lease, and no min_hold keeps the key.
 -- The key becomes free only if no waiter remains (promise 5). In the quiet time nothing is granted: see hold_quiet.

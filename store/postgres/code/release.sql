@@ -34,6 +34,8 @@ BEGIN
 END
 $$;
 
+-- Read Op.Release in store/key/release.go first: release does the same with rows.
+--
 -- release frees locks, or passes on those with waiters, in the order of the keys. It is for claims that a plain
 -- UPDATE did not take. It leaves an undelivered grant if another instance was granted the lock, too: see ask.
 -- It also frees a lock whose lease has expired and is not dead, because a late renewal could otherwise keep it.
