@@ -144,7 +144,8 @@ func (e *endpoint) handshake(ctx context.Context, conn net.Conn) (net.Conn, erro
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	encrypted := tls.Client(conn, settings)
-	return encrypted, encrypted.HandshakeContext(ctx)
+	err := encrypted.HandshakeContext(ctx)
+	return encrypted, err
 }
 
 // whatToCheck says why there is no connection over TCP, and what to look at.

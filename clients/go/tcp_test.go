@@ -88,12 +88,18 @@ func write(t *testing.T, name string, content []byte) string {
 	return file
 }
 
-// portOf is the port at which a sidecar listens, from its log.
+// portOf is the port at which a sidecar listens. Its log says it, soon after its first answer.
 func portOf(t *testing.T, s *locksidecartest.Sidecar) string {
 	t.Helper()
-	for line := range strings.Lines(s.Log()) {
-		var serving struct{ Msg, TCP string }
-		if json.Unmarshal([]byte(line), &serving) == nil && serving.Msg == "serving" {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // another process tells nobody
+		for line := range strings.Lines(s.Log()) {
+			var serving struct {
+				Msg string `json:"msg"`
+				TCP string `json:"tcp"`
+			}
+			if json.Unmarshal([]byte(line), &serving) != nil || serving.Msg != "serving" {
+				continue
+			}
 			_, port, err := net.SplitHostPort(serving.TCP)
 			if err != nil {
 				t.Fatal(err)
