@@ -39,7 +39,7 @@ test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tes
 
 # All parts that wait for each other's packages, once, before parts that run at the same time.
 deps client-deps:
-	test/deps.sh go python contract node examples ruby
+	test/deps.sh go python contract node examples ruby php
 
 # The tests of the clients and the examples wait most of the time, and the unit tests compute. So both run at the same time.
 test-unit-clients: deps vet
@@ -55,7 +55,7 @@ test-e2e: vet
 
 # Two at a time, because they wait most of the time. The examples use the Node client that test-node builds.
 test-clients: build deps ## The clients and the examples, against the built sidecar, on all stores (STORES=postgres: on one)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AFTER=test-node test-python test-node test-go-client test-ruby test-contract test-examples
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AFTER=test-node test-python test-node test-go-client test-ruby test-php test-contract test-examples
 
 test-python: build
 	test/deps.sh go python && clients/python/test.sh
@@ -68,6 +68,9 @@ test-go-client: build
 
 test-ruby: build
 	test/deps.sh go ruby && clients/ruby/test.sh
+
+test-php: build
+	test/deps.sh go php && clients/php/test.sh
 
 test-contract: build
 	test/deps.sh go contract && clients/contract/test.sh
@@ -137,7 +140,7 @@ site: ## Build the documentation site in dist/site; a broken link is an error
 	test/deps.sh site && site/.venv/bin/python site/pages.py && site/.venv/bin/zensical build --strict -f dist/mkdocs.yml
 
 release-dry: ## Build what a release publishes into dist/, and install and run each package (the image as root, with buildah)
-	test/deps.sh cyclonedx-gomod helm python node java ruby && release/dry.sh
+	test/deps.sh cyclonedx-gomod helm python node java ruby php && release/dry.sh
 
 clean: ## Remove what was built
 	rm -rf bin .bin dist

@@ -8,5 +8,6 @@ make build
 (cd clients/python && tests/frameworks/.venv/bin/mypy src/locksidecar/contrib/*.py tests/frameworks/*.py && tests/frameworks/.venv/bin/python -m pytest tests/frameworks)
 (cd clients/node && npm run --silent build && npx tsc -p test/frameworks && node --test test/frameworks/*.test.mjs test/frameworks/build/*.test.js)
 clients/ruby/test.sh --contrib
+clients/php/test.sh --contrib
 ln -sfn ../../clients/node/test/frameworks/node_modules examples/contrib/node_modules
 examples/run.py --contrib

@@ -31,6 +31,7 @@ EXAMPLES = {
     "ruby/once.rb": ["ruby", "-w"],
     "ruby/workers.rb": ["ruby", "-w", "-I", str(ROOT / "clients" / "ruby" / "lib")],
     "php/import.php": ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr"],
+    "php/workers.php": ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr", "-d", f"auto_prepend_file={ROOT / 'clients/php/tests/autoload.php'}"],
     "python/pool.py": [sys.executable],
     "python/slots.py": [sys.executable],
     "python/leader.py": [sys.executable],

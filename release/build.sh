@@ -60,6 +60,12 @@ quietly gem build locksidecar.gemspec --output "$dist/gem/locksidecar-$(ruby -r 
 cd ../..
 say gem "$(cd "$dist/gem" && echo *)"
 
+mkdir -p "$dist/composer" "$work/composer"
+cp -r clients/php "$work/composer/locksidecar-php-$number"
+rm -rf "$work/composer/locksidecar-php-$number/"{tests,test.sh,phpunit.xml,phpstan.neon}
+pack "$work/composer" "locksidecar-php-$number" > "$dist/composer/locksidecar-php-$number.tar.gz"
+say composer "$(cd "$dist/composer" && echo *)"
+
 release/servers.sh "$dist" "$version"
 
 release/go-module.py "$dist/go" "$version"

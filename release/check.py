@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import dumps
 from pathlib import Path
 
 DIST, VERSION = Path(sys.argv[1]).resolve(), sys.argv[2]
@@ -45,6 +46,11 @@ const { Client } = require("locksidecar");
 RUBY = """
 require "locksidecar"
 Locksidecar::Client.new.lock("release:ruby", wait: 5) { |lock| puts "#{Locksidecar::VERSION} #{lock.token.positive?}" }
+"""
+PHP = """<?php
+require "vendor/autoload.php";
+use Locksidecar\\{Client, Lock, Version};
+(new Client())->withLock("release:php", function (Lock $lock): void { echo Version::NUMBER, " ", $lock->token > 0 ? "true" : "false"; }, wait: 5.0);
 """
 JAVA = """
 import io.github.locksidecar.*;
@@ -238,6 +244,24 @@ def ruby(work: Path) -> None:
     say("gem", f"{package.name} is installed alone, and its client has taken a lock")
 
 
+def php(work: Path) -> None:
+    """Composer installs the archive into an empty project, without an index."""
+    (package,) = DIST.glob("composer/locksidecar-php-*.tar.gz")
+    folder = work / "php"
+    folder.mkdir()
+    source = {"type": "artifact", "url": str(DIST / "composer")}
+    (folder / "composer.json").write_text(dumps({"repositories": [source, {"packagist.org": False}], "require": {"locksidecar/locksidecar": NUMBER}}))
+    home = {**os.environ, "COMPOSER_ALLOW_SUPERUSER": "1", "COMPOSER_HOME": str(work / "composer")}
+    run("composer", "install", "--no-interaction", "--quiet", cwd=folder, env=home)
+    installed = folder / "vendor/locksidecar/locksidecar"
+    for file in ("LICENSE", "README.md", "src/Testing/WithSidecar.php"):
+        want(f"{package.name} has {file}", (installed / file).is_file(), True)
+    want(f"{package.name} has no tests", (installed / "tests").exists(), False)
+    (folder / "lock.php").write_text(PHP)
+    want("composer", run("php", "-d", "error_reporting=-1", "lock.php", cwd=folder), f"{NUMBER} true")
+    say("composer", f"{package.name} is installed into an empty project, and its client has taken a lock")
+
+
 def jvm(work: Path) -> None:
     folder = DIST / "maven/io/github/locksidecar/locksidecar" / NUMBER
     names = {path.name.removeprefix(f"locksidecar-{NUMBER}") for path in folder.iterdir()}
@@ -291,6 +315,7 @@ def main() -> None:
             say("binary", run(binary, "--version") + ": serves, and its command has taken a lock")
             sdist(work)
             ruby(work)
+            php(work)
             jvm(work)
             go(work, binary)
         first_lock_of_python(work)

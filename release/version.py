@@ -26,6 +26,8 @@ PLACES = [
     ("examples/kotlin/pom.xml", r"<artifactId>locksidecar-parent</artifactId>\n    <version>(.*)</version>", "npm"),
     ("clients/java/client/src/main/java/io/github/locksidecar/internal/Version.java", r'CLIENT = "(.*)"', "npm"),
     ("clients/ruby/lib/locksidecar/version.rb", r'VERSION = "(.*)"', "python"),
+    ("clients/php/src/Version.php", r"NUMBER = '(.*)'", "npm"),
+    ("clients/php/composer.json", r'^    "version": "(.*)"', "npm"),
     ("deploy/chart/Chart.yaml", r"^version: (\S+)", "npm"),
     ("deploy/chart/Chart.yaml", r"^appVersion: (\S+)", "tag"),
     ("deploy/chart/README.md", r"--version (\d\S+)", "npm"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks: test/deps.sh WHAT…
 #   go         what the tests of the sidecar start: PostgreSQL, PgBouncer, MariaDB, Redis, etcd, Prometheus, and a C compiler for the race detector
-#   python node ruby contract examples java contrib    what the tests of the clients need
+#   python node ruby php contract examples java contrib    what the tests of the clients need
 #   image container node-real browser fuzzapi site          what the folders of these tests need
 #   campaign   nothing, but it fails where the campaign cannot run
 #   etcd                                          etcd's server, compiled into .bin
@@ -25,6 +25,10 @@ gem_of() { # gem_of FEATURE PACKAGE: the package, if this Ruby has no such libra
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+php_class() { # php_class FILE PACKAGE: the package, if Debian's folder has no such class
+  [ -e "/usr/share/php/$1.php" ] || packages+=("$2")
 }
 
 install() {
@@ -130,6 +134,9 @@ for what in "$@"; do
     ruby)
       needs ruby ruby; needs rubocop rubocop; needs rspec ruby-rspec-core ruby-rspec-expectations
       gem_of async ruby-async ;;
+    php)
+      needs php php-cli; needs phpunit phpunit; needs composer composer
+      php_class Symfony/Component/Yaml/Yaml php-symfony-yaml; php_class Psr/Log/LoggerInterface php-psr-log ;;
     etcd) etcd ;;
     golangci-lint) tool github.com/golangci/golangci-lint/v2/cmd/golangci-lint 2.15.0 ;;
     actionlint) tool github.com/rhysd/actionlint/cmd/actionlint 1.7.12 ;;
@@ -139,7 +146,9 @@ for what in "$@"; do
     helm) tool helm.sh/helm/v4/cmd/helm 4.3.1 ;;
     java) needs javac default-jdk-headless; needs mvn maven ;;
     contrib)
-      needs ruby ruby; needs sidekiq ruby-sidekiq; needs puma puma; needs redis-server redis-server; gem_of active_job ruby-activejob; install
+      needs ruby ruby; needs sidekiq ruby-sidekiq; needs puma puma; needs redis-server redis-server; gem_of active_job ruby-activejob
+      needs php php-cli; needs phpunit phpunit; php_class Symfony/Component/Lock/Key php-symfony-lock; php_class Psr/Log/LoggerInterface php-psr-log
+      php_class Illuminate/Contracts/Cache/Lock php-illuminate-contracts; install
       venv clients/python/tests/frameworks/.venv clients/python/requirements-contrib.txt clients/python
       made clients/node/test/frameworks/node_modules clients/node/test/frameworks/package-lock.json && continue
       # Not npm ci: it refuses a lock file without the optional packages of all systems.

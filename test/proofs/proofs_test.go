@@ -34,7 +34,7 @@ type proof struct {
 }
 
 var (
-	proves = regexp.MustCompile(`^\s*(?://|#) Proves: (.+)$`)
+	proves = regexp.MustCompile(`^\s*(?://|#|/\*\*) Proves: ([^*]+?)(?: \*/)?$`)
 	row    = regexp.MustCompile(`^\| ([^|]+) \| ([^|]+) \|(?: ([^|]+) \|)?$`)
 
 	// What follows the line in a file of each kind: the name of a test, or, without a name, the head of the file.
@@ -42,6 +42,7 @@ var (
 		".go":   regexp.MustCompile(`^func (\w+)\(|^package `),
 		".py":   regexp.MustCompile(`^\s*(?:async )?def (\w+)\(|^from |^import `),
 		".java": regexp.MustCompile(`\bvoid (\w+)\(|^package `),
+		".php":  regexp.MustCompile(`\bpublic function (test\w+)\(|^final class `),
 		".rb":   regexp.MustCompile(`^\s*def (test_\w+)|^class `),
 		".ts":   regexp.MustCompile(`\btest\(.*?("[^"]+")|^import `),
 	}
@@ -177,7 +178,9 @@ func TestDocumentsNameTests(t *testing.T) {
 				tests[m[1]] = true
 			}
 		case strings.HasSuffix(path, ".md"):
-			documents[path] = regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(text, -1)
+			for _, m := range regexp.MustCompile(`(?:^|[^\\\w])(Test[A-Z]\w+)`).FindAllStringSubmatch(text, -1) { // not PHPUnit\Framework\TestCase
+				documents[path] = append(documents[path], m[1])
+			}
 		}
 	})
 	for path, named := range documents {

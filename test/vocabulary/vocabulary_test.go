@@ -31,6 +31,7 @@ type word struct {
 	Java   *other `yaml:"java"`
 	Ruby   *other `yaml:"ruby"`
 	Go     *other `yaml:"go"`
+	PHP    *other `yaml:"php"`
 	CLI    string `yaml:"cli"`
 	HTTP   string `yaml:"http"`
 }
@@ -122,6 +123,12 @@ var languages = []language{
 		first := camel(name)
 		return strings.ToUpper(first[:1]) + first[1:]
 	}, func(w *word) *other { return w.Go }},
+	{"PHP", phpExports, func(group, name string) string {
+		if group == "errors" {
+			return name
+		}
+		return camel(name)
+	}, func(w *word) *other { return w.PHP }},
 }
 
 func camel(name string) string {
@@ -198,6 +205,17 @@ func rubyExports(t *testing.T) exports {
 	return exports{
 		"calls": members("Client"), "held": members("Lock"), "options": found(t, `\?(fresh): bool`, types),
 		"errors": found(t, `(?m)^  class (\w+) < (?:Error|LockHeld|Unavailable)$`, types),
+	}
+}
+
+func phpExports(t *testing.T) exports {
+	t.Helper()
+	const source = "clients/php/src/"
+	methods := `(?m)^    public function (\w+)\(`
+	held := append(found(t, methods, source+"Lock.php"), found(t, `(?m)^    public readonly int \$(\w+);`, source+"Lock.php")...)
+	return exports{
+		"calls": found(t, methods, source+"Client.php"), "held": held, "options": found(t, `bool \$(fresh) = false\): LockInfo`, source+"Client.php"),
+		"errors": found(t, `(?m)^class (\w+) extends`, source+"Exception/*.php"),
 	}
 }
 

@@ -1,0 +1,223 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Locksidecar\Tests;
+
+use Locksidecar\Client;
+use Locksidecar\Exception\LockLost;
+use Locksidecar\Exception\ProtocolError;
+use Locksidecar\Exception\SessionEnded;
+use Locksidecar\Exception\Unavailable;
+use Locksidecar\Internal\EventConnection;
+
+/** The sidecar restarts, drains, hangs, is away, or is something else; answers are lost. */
+final class OutageTest extends ClientCase
+{
+    protected function tearDown(): void
+    {
+        EventConnection::$silence = 45.0;
+        parent::tearDown();
+    }
+
+    public function testASidecarThatRestartsUnderAWaitingClient(): void
+    {
+        $path = $this->own()->path;
+        [$one, $two] = [$this->client($path), $this->client($path)];
+        $lock = $one->acquire($this->key);
+        $waiter = $this->aside(fn () => $two->acquire($this->key));
+        $this->waiting($this->key, 1, $path);
+        $this->own()->kill();
+        self::assertSame('disconnected', $lock->waitLost(self::LONG)?->reason());
+        self::thrown(LockLost::class, fn () => $lock->release());
+        $away = self::thrown(Unavailable::class, fn () => $one->lock($this->key, wait: 0));
+        self::assertMatchesRegularExpression('/nobody listens|no such socket/', $away->getMessage());
+        $this->own()->begin();
+        $granted = $this->result($waiter);
+        self::assertTrue($two->get($this->key)->mine);
+        self::assertNull($one->tryAcquire($this->key));
+        $granted->release();
+        self::assertTrue($one->withLock($this->key, static fn (): bool => true, wait: 0));
+    }
+
+    public function testAnIdleClientDoesNotNoticeARestart(): void
+    {
+        $client = $this->client($this->own()->path);
+        $client->withLock($this->key, static fn (): int => 1);
+        $this->own()->stop();
+        $this->own()->begin();
+        self::assertSame(2, $client->withLock($this->key, static fn (): int => 2, wait: 0));
+    }
+
+    /** Proves: client deadline */
+    public function testAWaitWithoutTheSidecarEndsInItsTime(): void
+    {
+        $path = $this->own()->path;
+        $client = $this->client($path, reconnect: 0.3);
+        $other = $this->client($path, reconnect: 3600);
+        $other->acquire($this->key);
+        $waiter = $this->aside(fn () => $client->acquire($this->key));
+        $this->waiting($this->key, 1, $path);
+        $patient = $this->aside(fn () => $other->acquire($this->key, wait: 1));
+        $this->waiting($this->key, 2, $path);
+        $this->own()->kill();
+        self::thrown(Unavailable::class, fn () => $this->result($waiter));
+        self::thrown(Unavailable::class, fn () => $this->result($patient));
+    }
+
+    /** Proves: client own clock */
+    public function testALockEndsByOurClockWhileTheSidecarHangs(): void
+    {
+        $path = $this->own(TTL: '1s', RENEW_INTERVAL: '300ms')->path;
+        $client = $this->client($path);
+        $lock = $client->acquire($this->key);
+        self::assertNull($lock->waitLost(1.5), 'it does not end while the sidecar answers');
+        $this->own()->hang();
+        $began = hrtime(true);
+        self::assertSame('expired', $lock->waitLost(self::LONG)?->reason());
+        self::assertLessThan(10, (hrtime(true) - $began) / 1e9);
+        $this->own()->resume();
+        self::thrown(LockLost::class, fn () => $lock->release());
+        $this->free($this->key, $path);
+    }
+
+    /** Proves: client deadline */
+    public function testASidecarThatHangs(): void
+    {
+        $path = $this->own()->path;
+        EventConnection::$silence = 0.5;
+        $client = $this->client($path, reconnect: 0, timeout: 0.4);
+        $this->client($path)->acquire("$this->key:2");
+        $lock = $client->acquire($this->key, ttl: 3600);
+        $waiter = $this->aside(fn () => $client->acquire("$this->key:2"));
+        $this->waiting("$this->key:2", 1, $path);
+        $this->own()->hang();
+        $late = self::thrown(Unavailable::class, fn () => $this->client($path, timeout: 0.2)->get($this->key));
+        self::assertStringContainsString('did not answer GET /v1/locks/', $late->getMessage());
+        self::thrown(Unavailable::class, fn () => $this->result($waiter));
+        self::assertNotNull($lock->waitLost(self::LONG), 'the stream was silent for too long');
+        $this->own()->resume();
+        self::thrown(LockLost::class, fn () => $lock->check());
+    }
+
+    /** Proves: client lost answer */
+    public function testAnAcquireWhoseAnswerIsLost(): void
+    {
+        $relay = new Relay($this->tasks, self::path());
+        $client = $this->client($relay->path);
+        $again = $this->result($this->aside(function () use ($client, $relay) {
+            $client->withLock($this->key, static fn (): int => 1);
+            $relay->lose = 1;
+
+            return $client->acquire($this->key);
+        }));
+        self::assertSame(1, $again->reentry);
+        $this->result($this->aside(function () use ($client, $relay, $again): void {
+            $again->release();
+            $this->forget($client);
+            $relay->lose = 1;
+            self::thrown(Unavailable::class, fn () => $client->acquire($this->key, wait: 0));
+            $this->free($this->key);
+            $this->forget($client);
+            $relay->lose = 1;
+            self::thrown(Unavailable::class, fn () => $client->acquireMany([$this->key, "$this->key:2"], wait: 0, bind: 'ttl', ttl: 3600));
+            $this->free($this->key);
+            $this->free("$this->key:2");
+        }));
+    }
+
+    /** Proves: client lost answer */
+    public function testAReleaseWhoseAnswerIsLostMayBeCalledAgain(): void
+    {
+        $relay = new Relay($this->tasks, self::path());
+        $client = $this->client($relay->path);
+        $this->result($this->aside(function () use ($client, $relay): void {
+            foreach ([[], ['bind' => 'ttl', 'ttl' => 3600], ['reentrant' => true]] as $options) {
+                $lock = $client->acquire($this->key, ...$options);
+                $relay->loseReleases = 2;
+                self::thrown(Unavailable::class, fn () => $lock->release());
+                self::assertFalse($lock->released());
+                self::assertTrue($lock->release());
+                $lock = $client->acquire($this->key, ...$options);
+                $relay->loseReleases = 1;
+                self::assertTrue($lock->release(), 'the call is made again on a new connection');
+                $lock = $client->acquire($this->key);
+                $relay->loseReleases = 2;
+                self::thrown(Unavailable::class, fn () => $lock->release());
+                $next = $client->acquire($this->key);
+                self::assertGreaterThan($lock->token, $next->token, 'an acquire first releases again');
+                $next->release();
+            }
+        }));
+    }
+
+    public function testALockThatNobodyCanReleaseIsReleasedByTheNextAcquire(): void
+    {
+        $relay = new Relay($this->tasks, self::path());
+        $relay->refuse = true;
+        $client = $this->client($relay->path);
+        $this->result($this->aside(function () use ($client, $relay): void {
+            $kept = $client->acquire("$this->key:3");
+            (function () use ($client): void {
+                $lock = $client->lock($this->key);
+            })(); // its release does not arrive
+            self::assertStringContainsString('at the end of its scope', $this->said[0]);
+            self::assertTrue($this->client()->get($this->key)->isHeld());
+            $relay->refuse = false;
+            $client->acquire("$this->key:2");
+            self::assertTrue($this->client()->get($this->key)->isFree());
+            self::assertNull($kept->lost());
+            self::assertTrue($kept->release());
+        }));
+    }
+
+    public function testALateAnswerDoesNotKeepALostLock(): void
+    {
+        $path = $this->own(TTL: '1s', RENEW_INTERVAL: '300ms')->path;
+        $relay = new Relay($this->tasks, $path);
+        $client = $this->client($relay->path);
+        $this->result($this->aside(function () use ($client, $relay): void {
+            $lock = $client->acquire($this->key);
+            $relay->mute = true;
+            self::assertSame('expired', $lock->waitLost(self::LONG)?->reason());
+            $relay->mute = false;
+        }));
+        $this->free($this->key, $path); // the client has released what it has given up
+    }
+
+    public function testWhatIsNoSidecar(): void
+    {
+        $nowhere = self::thrown(Unavailable::class, static fn () => (new Client('/nowhere/s.sock'))->lock('k'));
+        self::assertSame('unreachable', $nowhere->errorCode);
+        self::assertStringContainsString('cannot reach the sidecar at /nowhere/s.sock: there is no such socket', $nowhere->getMessage());
+        self::assertStringContainsString('at most 107 bytes', self::thrown(Unavailable::class, static fn () => (new Client('/' . str_repeat('a', 120)))->lock('k'))->getMessage());
+        self::assertStringContainsString('it is no socket', self::thrown(Unavailable::class, static fn () => (new Client(__FILE__))->lock('k'))->getMessage());
+        $path = sys_get_temp_dir() . '/other-' . bin2hex(random_bytes(4)) . '.sock';
+        $listener = stream_socket_server("unix://$path");
+        self::assertNotFalse($listener);
+        $call = $this->aside(static fn () => (new Client($path))->lock('k'));
+        $other = stream_socket_accept($listener, self::LONG);
+        self::assertNotFalse($other);
+        fwrite($other, "220 smtp ready\r\n");
+        self::thrown(ProtocolError::class, fn () => $this->result($call));
+        unlink($path);
+    }
+
+    public function testAClosedClient(): void
+    {
+        $client = $this->client();
+        $lock = $client->lock($this->key);
+        $client->close();
+        $client->close();
+        $this->free($this->key);
+        self::thrown(SessionEnded::class, fn () => $client->lock($this->key));
+        self::thrown(LockLost::class, fn () => $lock->release());
+    }
+
+    /** Its idle connections are gone, so the next call opens one. */
+    private function forget(Client $client): void
+    {
+        $transport = (new \ReflectionProperty($client, 'transport'))->getValue($client);
+        (new \ReflectionMethod($transport, 'dropIdle'))->invoke($transport);
+    }
+}
