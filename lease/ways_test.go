@@ -21,7 +21,7 @@ func TestWays(t *testing.T) {
 		t.Fatalf("found %t, with %d tables and %d rows that this test reads", found, tables, len(rows))
 	}
 	for _, row := range rows {
-		for _, name := range strings.Split(row[2], ", ") {
+		for name := range strings.SplitSeq(row[2], ", ") {
 			wantFunction(t, "../"+row[1], strings.Trim(name, "`"))
 		}
 	}

@@ -232,7 +232,7 @@ func (l *listener) sleep(ctx context.Context) error {
 			return err
 		case seen.first.After(asleep) && ended.Sub(seen.first) > missedAfter:
 			return errMissed
-		case !seen.asleep && !(proven && s.woken): // a sleep that somebody has ended before the look saw it is none that was refused
+		case !seen.asleep && (!proven || !s.woken): // a sleep that somebody has ended before the look saw it is none that was refused
 			if refused++; refused > mostRefused {
 				return errNoSleep
 			}
