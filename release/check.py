@@ -245,11 +245,13 @@ def ruby(work: Path) -> None:
 
 
 def php(work: Path) -> None:
-    """Composer installs the archive into an empty project, without an index."""
+    """Composer installs what the archive has into an empty project, without an index. (It reads archives itself only with PHP's zip extension.)"""
     (package,) = DIST.glob("composer/locksidecar-php-*.tar.gz")
     folder = work / "php"
     folder.mkdir()
-    source = {"type": "artifact", "url": str(DIST / "composer")}
+    with tarfile.open(package) as packed:
+        packed.extractall(work / "unpacked", filter="data")
+    source = {"type": "path", "url": str(work / "unpacked" / package.name.removesuffix(".tar.gz")), "options": {"symlink": False}}
     (folder / "composer.json").write_text(dumps({"repositories": [source, {"packagist.org": False}], "require": {"locksidecar/locksidecar": NUMBER}}))
     home = {**os.environ, "COMPOSER_ALLOW_SUPERUSER": "1", "COMPOSER_HOME": str(work / "composer")}
     run("composer", "install", "--no-interaction", "--quiet", cwd=folder, env=home)
