@@ -129,7 +129,7 @@ final class ProcessTest extends ClientCase
             . var_export(self::path(), true) . '); $lock = $client->acquire($key); $open = [];' // all classes are loaded
             . 'while (($file = @fopen("/dev/null", "r")) !== false) { $open[] = $file; }'
             . 'try { $other->lock("k"); } catch (Throwable $e) { echo $e->getMessage(), "\n"; } echo json_encode($lock->release()), "\n";';
-        [$process, , $output] = $this->php($code, ['sh', '-c', 'ulimit -n 32; exec "$@"', '-']);
+        [$process, , $output] = $this->php($code, ['sh', '-c', 'ulimit -n 256; exec "$@"', '-']);
         self::assertStringContainsString('no free file descriptor', self::line($output));
         self::assertSame('true', self::line($output));
         $this->free($this->key);
