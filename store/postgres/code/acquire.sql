@@ -138,35 +138,38 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
-    w locksidecar.waiters;
-    l locksidecar.locks;
-    h locksidecar.leases;
-    whole locksidecar.locks; -- of a shared key: the lock row, while l is the attempt's share
+    w locksidecar.waiters; -- the attempt
+    l locksidecar.locks; -- the lock row; first the attempt's share of a shared key, if it has one
+    h locksidecar.leases; -- the holder's
+    whole locksidecar.locks; -- the lock row of a shared key
     shared boolean; -- the key is
     again boolean; -- the attempt has a share of it already
-    m record; -- further work for a shared key
-    looked text; -- the last shared key that need not be settled
-    last_key text; -- the key of the previous ask
-    holders text; -- those of the last shared key
-    its_end timestamptz; -- of the asker's lease
-    mismatch boolean; -- others name another limit
-    recalled text; -- the last key that an attempt recalls
-    counted text; -- the last key whose queue was counted
-    length bigint; -- of that queue
-    named integer; -- the limit that shared waiters in it name
-    behind_own boolean; -- all waiters in it are under the holder's lease
-    p record;
-    queued integer := 0; -- waiters that did not wait before
     alive boolean; -- the holder's lease lives
     on_hold boolean; -- a min_hold keeps the key, with a holder or without
+    its_end timestamptz; -- of the asker's lease
     available boolean;
     quiet timestamptz; -- the end of the quiet time
-    together text[]; -- keys whose attempts were enqueued by one statement
-    lengths bigint[]; -- of their queues before that
+    mismatch boolean; -- others name another limit
+    m record;
+    p record;
+    queued integer := 0; -- waiters that did not wait before
+    -- What is known of a key stays for its next asks, because a batch can have many and a queue or a list of shares can be long.
+    last_key text;
+    looked boolean; -- shared, and need not be settled
+    holders text; -- of a shared key
+    counted boolean; -- its queue was
+    length bigint; -- of the queue
+    named integer; -- the limit that shared waiters in it name
+    behind_own boolean; -- all waiters in it are under the holder's lease
+    recalled boolean; -- an attempt recalls the key
+    -- Keys whose attempts were enqueued by one statement, and what enqueue_together says of them.
+    together text[];
+    lengths bigint[];
     named_limits integer[];
     alones boolean[];
 BEGIN
     PERFORM locksidecar.in_history();
+    -- Many attempts that only wait are queued by one statement.
     IF may_wait AND cardinality(keys) > 3 THEN -- for fewer, this costs more than it saves
         SELECT t.together, t.lengths, t.named_limits, t.alones INTO together, lengths, named_limits, alones FROM locksidecar.enqueue_together(
             ns, not_after, its_instance, keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits) t;
@@ -192,6 +195,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
+    -- The others, one after the other.
     FOR a IN
         SELECT * FROM unnest(keys, attempts, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents, limits, lasts)
             WITH ORDINALITY AS u (key, attempt_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, share_limit, last, ord)
@@ -204,7 +208,9 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        last_key := a.key;
+        IF last_key IS DISTINCT FROM a.key THEN
+            last_key := a.key; looked := false; holders := NULL; counted := false; recalled := false;
+        END IF;
         ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.handed_by := ''; ask.to_reap := NULL;
         ask.cohort := NULL; ask.alone := NULL; ask.keepable := false; ask.recall := NULL; shown := NULL;
         w.namespace := ns; w.key := a.key; w.attempt_id := a.attempt_id; w.lease_id := a.lease_id;
@@ -212,6 +218,7 @@ BEGIN
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
         w.share_limit := a.share_limit;
 
+        -- Who holds the key? From here on nobody else changes its row.
         l := locksidecar.lock_key(ns, w.key);
         PERFORM locksidecar.in_time(not_after);
         ask.watched := l.watched;
@@ -232,21 +239,10 @@ BEGIN
         -- 1. A repeat finds its grant, even if the lease under which it would wait is dead, because a
         -- bind:ttl lock has another lease.
         IF l.attempt_id = w.attempt_id AND alive THEN
-            -- Another instance was granted this bind:ttl lock. Both may deliver it, so neither may
-            -- hand it back as undelivered.
-            IF NOT h.renewed AND h.instance <> its_instance THEN
-                UPDATE locksidecar.leases SET repeated = true WHERE id = h.id;
-            END IF;
+            SELECT g.* INTO ask.handed_by, ask.keepable, shown.slot FROM locksidecar.found_again(l, h, its_instance) g;
             ask.state := 'granted'; ask.watched := false; -- the event was sent before
             shown.token := l.token; shown.acquired_at := l.acquired_at;
             shown.expires_at := greatest(h.expires_at, l.hold_until);
-            ask.handed_by := l.handed_by;
-            -- Also a recall that came before this repeat of the ask counts.
-            ask.keepable := l.keepable AND h.instance = its_instance AND NOT l.watched
-                AND NOT locksidecar.is_awaited(l, w.attempt_id);
-            IF shared THEN
-                shown.slot := locksidecar.slot_of(l);
-            END IF;
             RETURN NEXT;
             CONTINUE;
         END IF;
@@ -274,20 +270,16 @@ BEGIN
         -- 4. Is the key available? A shared key may have to be settled first.
         IF shared THEN
             l := whole; h := NULL; alive := true;
-            IF looked IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: it reads all shares
+            IF NOT looked THEN
                 SELECT * INTO m FROM locksidecar.look(ns, w.key);
                 IF m.settle THEN
                     ask.state := 'dead'; ask.dead := l.lease_id; ask.to_reap := m.to_reap;
                     RETURN NEXT;
                     CONTINUE;
                 END IF;
-                looked := a.key; holders := NULL;
+                looked := true; holders := NULL;
             END IF;
-            available := w.share_limit = l.share_limit AND NOT again AND NOT EXISTS (
-                SELECT FROM locksidecar.waiters q
-                WHERE l.contended AND q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)
-            AND (l.share_limit = 0 OR l.share_limit > (
-                SELECT count(*) FROM locksidecar.shares k WHERE k.namespace = ns AND k.key = w.key));
+            available := NOT again AND locksidecar.has_room(l, w.share_limit);
         ELSE
             available := l.lease_id IS NULL OR (h.id IS NULL AND NOT on_hold AND NOT (l.contended AND EXISTS (
                 SELECT FROM locksidecar.waiters q
@@ -338,8 +330,8 @@ BEGIN
         -- 5. The asker is queued, or gets the holder as its answer.
         ELSE
             ask.state := 'held';
-            IF counted IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: a queue can be long
-                counted := a.key;
+            IF NOT counted THEN
+                counted := true;
                 SELECT count(*), max(q.share_limit), coalesce(bool_and(q.lease_id = l.lease_id), true) INTO length, named, behind_own FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
             END IF;
@@ -347,8 +339,8 @@ BEGIN
                 ask.state := 'mismatch';
             ELSIF may_wait THEN
                 -- Also if others wait already, because nobody knows whether their instance has sent its recall. Once for a batch.
-                IF l.keepable AND h.instance <> its_instance AND recalled IS DISTINCT FROM a.key THEN
-                    ask.recall := h.instance; recalled := a.key;
+                IF l.keepable AND h.instance <> its_instance AND NOT recalled THEN
+                    ask.recall := h.instance; recalled := true;
                 END IF;
                 p := locksidecar.enqueue(l, w, length);
                 ask.state := 'queued'; ask.queue_position := p.queue_position;
@@ -356,7 +348,7 @@ BEGIN
                     queued := queued + 1;
                 ELSIF shared THEN -- it may have blocked others
                     ask.state := 'dead'; ask.dead := l.lease_id;
-                    counted := NULL; looked := NULL;
+                    counted := false; looked := false;
                     RETURN NEXT;
                     CONTINUE;
                 END IF;
@@ -377,6 +369,34 @@ BEGIN
     IF queued = cardinality(keys) THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+END
+$$;
+
+-- found_again is for a repeat that finds its grant l, under the lease h. keepable: the instance may keep the key after it; a recall that came
+-- before this repeat counts, too.
+CREATE OR REPLACE FUNCTION locksidecar.found_again(
+    l locksidecar.locks, h locksidecar.leases, its_instance text, OUT handed_by text, OUT keepable boolean, OUT slot integer)
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- Another instance was granted this bind:ttl lock. Both may deliver it, so neither may hand it back as undelivered.
+    IF NOT h.renewed AND h.instance <> its_instance THEN
+        UPDATE locksidecar.leases s SET repeated = true WHERE s.id = h.id;
+    END IF;
+    found_again.handed_by := l.handed_by;
+    found_again.keepable := l.keepable AND h.instance = its_instance AND NOT l.watched AND NOT locksidecar.is_awaited(l, l.attempt_id);
+    found_again.slot := CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.slot_of(l) END;
+END
+$$;
+
+-- has_room reports whether a shared key has room for one more share under a limit, and nobody waits. The caller has locked the lock row.
+CREATE OR REPLACE FUNCTION locksidecar.has_room(l locksidecar.locks, its_limit integer) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce(its_limit = l.share_limit, false) AND NOT EXISTS (
+        SELECT FROM locksidecar.waiters q
+        WHERE l.contended AND q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL)
+    AND (l.share_limit = 0 OR l.share_limit > (
+        SELECT count(*) FROM locksidecar.shares k WHERE k.namespace = l.namespace AND k.key = l.key));
 END
 $$;
 

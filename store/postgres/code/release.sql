@@ -37,17 +37,9 @@ $$;
 -- Read Op.Release in store/key/release.go first: release does the same with rows.
 --
 -- release frees locks, or passes on those with waiters, in the order of the keys. It is for claims that a plain
--- UPDATE did not take. It leaves an undelivered grant if another instance was granted the lock, too: see ask.
--- It also frees a lock whose lease has expired and is not dead, because a late renewal could otherwise keep it.
---
--- A release with success marks the waiters with skip. They no longer wait, and the hand-off passes over them.
--- If the min_hold is not over, the lock is released but keeps the key (outcome hold_pending). Then the first
--- waiters check again (hints), because they expect a later end; so do the marked ones. If several waiters are
--- granted shares, all but the first have further rows without a state, as have the shares of a shared key. Such
--- a key is settled once, after the last of its claims, because that reads all of its shares. at_once ends the
--- min_hold, for the sidecar that has or had the lease of the grant, because the grant was not reported to a
--- caller, or is broken. A repeated release sends these hints, and that of the hand-off, again, because its
--- answer was lost.
+-- UPDATE did not take: see release_lock and release_share. If several waiters are granted shares, all but the first
+-- have further rows without a state, as have the shares of a shared key. Such a key is settled once, after the last
+-- of its claims, because that reads all of its shares.
 CREATE OR REPLACE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], undelivered boolean[],
     successes boolean[], results text[], at_once boolean[], traceparents text[], served text[])
@@ -58,10 +50,6 @@ LANGUAGE plpgsql AS $$
 DECLARE
     c record;
     l locksidecar.locks;
-    s locksidecar.leases;
-    m record;
-    on_hold boolean; -- a min_hold keeps the key
-    ends_hold boolean;
     r record;
     settling bigint; -- the claim after which a shared key is to be settled
     settled_by text; -- its trace context
@@ -74,80 +62,18 @@ BEGIN
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
-        IF l.share_limit IS NOT NULL THEN
+        IF l.share_limit IS NULL THEN
+            r := locksidecar.release_lock(
+                ns, c.key, l, its_instance, c.token, c.lease_id, c.undelivered, c.success, c.result, c.at_once, c.traceparent, c.served);
+            release.token := l.token; release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
+        ELSE
             r := locksidecar.release_share(
                 l, its_instance, c.token, c.lease_id, c.undelivered, c.success, c.result, c.at_once, c.served);
-            IF r.settle THEN
-                settling := c.ord; settled_by := c.traceparent;
-            END IF;
-            release.ord := c.ord; release.state := r.state; release.token := c.token; release.lease_id := l.lease_id;
-            release.acquired_at := r.acquired_at; release.traceparent := r.traceparent; release.handed := r.handed;
-            RETURN NEXT;
-            IF c.last AND settling IS NOT NULL THEN
-                RETURN QUERY SELECT settling, NULL::text, NULL::bigint, locksidecar.shared_lease(), NULL::timestamptz, NULL::text, p
-                FROM locksidecar.pass_shares(ns, c.key, settled_by) p;
-                settling := NULL;
-            END IF;
-            CONTINUE;
+            release.token := c.token; release.acquired_at := r.acquired_at; release.traceparent := r.traceparent;
         END IF;
-        SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        release.ord := c.ord; handed := NULL;
-        release.token := l.token; release.lease_id := l.lease_id;
-        release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
-        handed.watched := coalesce(l.watched, false); handed.now := clock_timestamp();
-        release.state := locksidecar.claim_status(
-            CASE WHEN c.served = '' THEN c.token ELSE locksidecar.granted_token(l.token, c.token) END, c.lease_id, its_instance, l, s);
-        IF c.undelivered AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
-            release.state := 'other'; -- another instance may have delivered it
-        END IF;
-        IF c.served <> '' THEN
-            PERFORM locksidecar.drop_served(ns, c.key, c.served);
-        END IF;
-
-        IF c.success AND release.state = 'holds' AND l.contended THEN
-            UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
-            WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
-        END IF;
-        on_hold := coalesce(l.hold_until > clock_timestamp(), false);
-        ends_hold := on_hold AND c.at_once AND (release.state = 'holds' OR (release.state = 'expired' AND l.lease_id = c.lease_id));
-        IF ends_hold THEN
-            UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = c.key;
-        END IF;
-        IF on_hold AND NOT ends_hold AND release.state = 'holds' THEN
-            handed.outcome := 'hold_pending';
-            l.lease_id := gen_random_uuid(); l.attempt_id := NULL; l.stopping := NULL; l.stop_reason := NULL;
-            PERFORM locksidecar.write_back(l);
-            DELETE FROM locksidecar.leases WHERE id = s.id AND NOT renewed;
-        ELSIF on_hold AND NOT ends_hold AND release.state = 'expired' AND s.id IS NOT NULL THEN
-            l.lease_id := gen_random_uuid();
-            PERFORM locksidecar.write_back(l);
-        ELSIF release.state = 'holds' OR ends_hold OR (release.state = 'expired' AND NOT on_hold
-            AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
-        THEN
-            handed := locksidecar.pass_on(l, s, c.traceparent);
-            IF handed.instance = its_instance THEN
-                handed.cohort := locksidecar.cohort(ns, c.key);
-            END IF;
-        END IF;
-
-        IF handed.outcome = 'hold_pending' OR (release.state = 'released' AND on_hold) THEN
-            SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
-            FROM locksidecar.first_waiters(ns, c.key, 100) f;
-        ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.attempt_id IS NOT NULL THEN
-            handed.hints := ARRAY[l.attempt_id]; handed.hint_instances := ARRAY[s.instance];
-        END IF;
-        IF c.success AND release.state IN ('holds', 'released', 'unknown') THEN
-            SELECT array_agg(q.attempt_id) AS hints, array_agg(o.instance) AS hint_instances INTO m
-            FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-            WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NOT NULL;
-            handed.hints := m.hints || handed.hints;
-            handed.hint_instances := m.hint_instances || handed.hint_instances;
-        END IF;
-        IF handed.outcome <> 'waiters_expired' THEN
-            handed.ended := l.token;
-        END IF;
+        release.ord := c.ord; release.state := r.state; release.lease_id := l.lease_id; release.handed := r.handed;
         RETURN NEXT;
-        IF handed.slot IS NOT NULL THEN
+        IF r.settle THEN
             settling := c.ord; settled_by := c.traceparent;
         END IF;
         IF c.last AND settling IS NOT NULL THEN
@@ -156,6 +82,90 @@ BEGIN
             settling := NULL;
         END IF;
     END LOOP;
+END
+$$;
+
+-- release_lock is release for a claim on a key that is not shared. It leaves an undelivered grant if another instance
+-- was granted the lock, too: see ask. It also frees a lock whose lease has expired and is not dead, because a late
+-- renewal could otherwise keep it.
+--
+-- A release with success marks the waiters with skip. They no longer wait, and the hand-off passes over them.
+-- If the min_hold is not over, the lock is released but keeps the key (outcome hold_pending). at_once ends the
+-- min_hold, for the sidecar that has or had the lease of the grant, because the grant was not reported to a
+-- caller, or is broken. settle: the grant that follows is a share. Then the caller calls pass_shares. Without a lock
+-- row, which a failover may have lost, l is null.
+CREATE OR REPLACE FUNCTION locksidecar.release_lock(
+    ns text, k text, l locksidecar.locks, its_instance text, claimed_token bigint, claimed_lease uuid, undelivered boolean,
+    success boolean, result text, at_once boolean, by_release text, served text,
+    OUT state text, OUT handed locksidecar.hand_over, OUT settle boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    s locksidecar.leases;
+    on_hold boolean; -- a min_hold keeps the key
+    ends_hold boolean;
+BEGIN
+    SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
+    handed.watched := coalesce(l.watched, false); handed.now := clock_timestamp();
+
+    -- Has the claimant the grant?
+    release_lock.state := locksidecar.claim_status(
+        CASE WHEN served = '' THEN claimed_token ELSE locksidecar.granted_token(l.token, claimed_token) END,
+        claimed_lease, its_instance, l, s);
+    IF undelivered AND release_lock.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
+        release_lock.state := 'other'; -- another instance may have delivered it
+    END IF;
+
+    -- Some waiters leave the queue before the hand-off.
+    IF served <> '' THEN
+        PERFORM locksidecar.drop_served(ns, k, served);
+    END IF;
+    IF success AND release_lock.state = 'holds' AND l.contended THEN
+        UPDATE locksidecar.waiters q SET outcome = 'success', result = release_lock.result
+        WHERE q.namespace = ns AND q.key = k AND q.id > l.served AND q.skip AND q.outcome IS NULL;
+    END IF;
+
+    -- The grant ends. Its min_hold keeps the key, or the next waiter gets it, or it is free.
+    on_hold := coalesce(l.hold_until > clock_timestamp(), false);
+    ends_hold := on_hold AND at_once AND (release_lock.state = 'holds' OR (release_lock.state = 'expired' AND l.lease_id = claimed_lease));
+    IF ends_hold THEN
+        UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = k;
+    END IF;
+    IF on_hold AND NOT ends_hold AND release_lock.state = 'holds' THEN
+        handed.outcome := 'hold_pending';
+        l.lease_id := gen_random_uuid(); l.attempt_id := NULL; l.stopping := NULL; l.stop_reason := NULL;
+        PERFORM locksidecar.write_back(l);
+        DELETE FROM locksidecar.leases WHERE id = s.id AND NOT renewed;
+    ELSIF on_hold AND NOT ends_hold AND release_lock.state = 'expired' AND s.id IS NOT NULL THEN
+        l.lease_id := gen_random_uuid();
+        PERFORM locksidecar.write_back(l);
+    ELSIF release_lock.state = 'holds' OR ends_hold OR (release_lock.state = 'expired' AND NOT on_hold
+        AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
+    THEN
+        handed := locksidecar.pass_on(l, s, by_release);
+        IF handed.instance = its_instance THEN
+            handed.cohort := locksidecar.cohort(ns, k);
+        END IF;
+    END IF;
+
+    -- Who must look again? The first waiters, if they expect a later end. The one who was granted since, and the skipped ones,
+    -- because a repeated release means that its answer, and so its hints, may be lost.
+    IF handed.outcome = 'hold_pending' OR (release_lock.state = 'released' AND on_hold) THEN
+        SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
+        FROM locksidecar.first_waiters(ns, k, 100) f;
+    ELSIF release_lock.state = 'unknown' AND claimed_token < l.token AND s.id IS NOT NULL AND l.attempt_id IS NOT NULL THEN
+        handed.hints := ARRAY[l.attempt_id]; handed.hint_instances := ARRAY[s.instance];
+    END IF;
+    IF success AND release_lock.state IN ('holds', 'released', 'unknown') THEN
+        SELECT array_agg(q.attempt_id) || handed.hints, array_agg(o.instance) || handed.hint_instances
+        INTO handed.hints, handed.hint_instances
+        FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = ns AND q.key = k AND q.outcome IS NOT NULL;
+    END IF;
+    IF handed.outcome <> 'waiters_expired' THEN
+        handed.ended := l.token;
+    END IF;
+    release_lock.settle := handed.slot IS NOT NULL;
 END
 $$;
 
