@@ -52,7 +52,7 @@ func TestManyReadersOfManyInstances(t *testing.T) {
 		}))
 		r.ask = store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Lease: uuid.New(), Shared: i > 0, Session: strings.Repeat("s", 20)}
 		await.Until(t, "an instance is ready", func() bool { return r.Ready() == nil })
-		must(r.OpenLeases(ctx, []store.NewLease{{ID: r.ask.Lease, TTL: time.Minute}}))
+		must(r.OpenLeases(ctx, []store.NewLease{{ID: r.ask.Lease, TTL: time.Hour}}))
 		get(r, map[bool]store.Outcome{true: store.Granted, false: store.Queued}[i == 0])
 	}
 	release := func(r *reader, token int64) {

@@ -6,6 +6,7 @@ $LOAD_PATH.unshift(File.expand_path("../lib", __dir__))
 ENV["LOCKSIDECAR_BINARY"] ||= File.expand_path("../../../bin/locksidecar", __dir__)
 
 require "minitest/autorun"
+require "monitor"
 require "securerandom"
 require "timeout"
 require "locksidecar"
@@ -34,6 +35,8 @@ module Helper
   def setup
     super
     @made = []
+    @key = "test:#{SecureRandom.hex}"
+    @making = Monitor.new # the first to ask for a client may be several threads
   end
 
   def teardown
@@ -44,20 +47,22 @@ module Helper
   def path = Helper.shared.path
 
   # A key that no other test has.
-  def key = @key ||= "test:#{SecureRandom.hex}"
+  attr_reader :key
 
   # A client that is closed after the test.
   def new_client(path = self.path, **options) = Locksidecar::Client.new(path, **options).tap { |made| @made << made }
 
-  def client = @client ||= new_client(name: "one")
+  def client = @making.synchronize { @client ||= new_client(name: "one") }
 
-  def other = @other ||= new_client(name: "other")
+  def other = @making.synchronize { @other ||= new_client(name: "other") }
 
   # A sidecar for this test.
   def sidecar(**settings)
-    @sidecar ||= Locksidecar::Testing::Sidecar.new(**settings).tap do |made|
-      @made << made
-      made.start
+    @making.synchronize do
+      @sidecar ||= Locksidecar::Testing::Sidecar.new(**settings).tap do |made|
+        @made << made
+        made.start
+      end
     end
   end
 
