@@ -41,7 +41,7 @@ func TestRedis(t *testing.T) {
 	t.Parallel()
 	o, d := onRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	outliveRestart(t, o, func() { d.Restart(t) }, `{"bind":"ttl","ttl_ms":600000}`)
-	if ready := dial(t, start(t, o).socket).call("GET", "/readyz", "").want(200, ""); !strings.Contains(string(ready.body), `"kept":"on the disk of one server"`) {
+	if ready := dial(t, start(t, o).socket).call("GET", "/readyz", "").want(200, ""); !strings.Contains(string(ready.body), `"durability":"on the disk of one server"`) {
 		t.Errorf("/readyz: %s", ready.body)
 	}
 }

@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,13 +13,11 @@ import (
 )
 
 // TestManyReadersOfManyInstances: a key with more instances than a transaction of etcd may have operations is handed on,
-// and each of them is told.
+// and each of them is told. It is much work for the server, so no other test runs beside it.
 func TestManyReadersOfManyInstances(t *testing.T) {
-	t.Parallel()
 	const instances = 140
 	e := engine{on(t, cluster)}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*await.Patience)
-	defer cancel()
+	ctx := t.Context()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
