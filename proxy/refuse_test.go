@@ -22,9 +22,11 @@ func (l *logs) lines(message string) (found []string) {
 	return found
 }
 
-// wantLine expects one line with this message since the last time, and these parts.
+// wantLine waits for a line with this message since the last time, and expects one, with these parts. The line may be written just after the
+// answer, or after the end of the connection.
 func (f *fixture) wantLine(message string, parts ...string) {
 	f.t.Helper()
+	await.Until(f.t, "a line "+message, func() bool { return len(f.log.lines(message)) > 0 })
 	found := f.log.lines(message)
 	if len(found) != 1 {
 		f.t.Errorf("%d lines %s: %q", len(found), message, f.log.text())

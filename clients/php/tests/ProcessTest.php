@@ -88,17 +88,22 @@ final class ProcessTest extends ClientCase
     /** Requests in the workers of a server: each has its session, which ends with the request, also after a fatal error. */
     public function testAPreforkServer(): void
     {
-        $port = random_int(20_000, 60_000);
         $script = sys_get_temp_dir() . '/locksidecar-' . bin2hex(random_bytes(4)) . '.php';
         file_put_contents($script, '<?php require ' . var_export(__DIR__ . '/autoload.php', true) . ';'
             . '$client = new Locksidecar\Client(); $lock = $client->acquire($_GET["key"], wait: 30); usleep(20000); echo $lock->token;'
             . 'if (isset($_GET["die"])) { str_repeat("a", PHP_INT_MAX - 100); }');
         $environment = [...getenv(), 'PHP_CLI_SERVER_WORKERS' => '4', 'LOCKSIDECAR_SOCKET' => self::path()];
-        $quiet = ['file', '/dev/null', 'w'];
-        $server = proc_open(['setsid', PHP_BINARY, '-d', 'display_errors=0', '-S', "127.0.0.1:$port", $script], [['file', '/dev/null', 'r'], $quiet, $quiet], $pipes, null, $environment);
-        self::assertIsResource($server);
+        $log = tempnam(sys_get_temp_dir(), 'locksidecar-');
+        self::assertIsString($log);
+        $said = static fn (string $line): bool => str_contains((string) file_get_contents($log), $line);
+        do { // below the ports that the system gives to connections
+            $port = random_int(20_000, 32_000);
+            file_put_contents($log, '');
+            $server = proc_open(['setsid', PHP_BINARY, '-d', 'display_errors=0', '-S', "127.0.0.1:$port", $script], [['file', '/dev/null', 'r'], ['file', '/dev/null', 'w'], ['file', $log, 'a']], $pipes, null, $environment);
+            self::assertIsResource($server);
+            self::assertTrue($this->tasks->until(static fn (): bool => $said('started') || $said('Failed to listen')));
+        } while ($said('Failed to listen') && proc_close($server) >= 0);
         try {
-            self::assertTrue($this->tasks->until(static fn (): bool => @stream_socket_client("tcp://127.0.0.1:$port") !== false));
             $requests = [];
             for ($n = 0; $n < 12; ++$n) {
                 $request = stream_socket_client("tcp://127.0.0.1:$port");
@@ -119,6 +124,7 @@ final class ProcessTest extends ClientCase
             posix_kill(-proc_get_status($server)['pid'], 9); // its workers, too
             proc_close($server);
             unlink($script);
+            unlink($log);
         }
     }
 
