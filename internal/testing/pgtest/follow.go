@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Follow makes the cluster a standby of another cluster with TCP. It replaces its data by a copy,
@@ -41,6 +42,9 @@ func (c *Cluster) Freeze() (thaw func(), pids []int) {
 		return func() {}, nil
 	}
 	_ = syscall.Kill(first, syscall.SIGSTOP) // first, so that it starts no others
+	for !isStopped(first) {                  // it may be starting one
+		time.Sleep(time.Millisecond)
+	}
 	pids = append(pids, first)
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", first, first))
 	for field := range strings.FieldsSeq(string(children)) {
@@ -54,6 +58,16 @@ func (c *Cluster) Freeze() (thaw func(), pids []int) {
 			_ = syscall.Kill(pid, syscall.SIGCONT)
 		}
 	}, pids
+}
+
+// isStopped reports whether a process is stopped, or has ended.
+func isStopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // after the name
+	return strings.ContainsAny(rest[:min(1, len(rest))], "TtZX")
 }
 
 // HostAndPort returns the address of a cluster with TCP.
