@@ -53,10 +53,9 @@ test-unit: vet
 test-e2e: vet
 	test/deps.sh go python && $(AS_RELEASED) go test -vet=off -count=1 ./e2e $(if $(E2E_STORES),-stores=$(E2E_STORES))
 
-# One at a time: beside the unit tests they take about as long as these, and more at a time leave the tests no processor for the times that they
-# measure. The examples use the Node client that test-node builds.
+# Two at a time, because they wait most of the time. The examples use the Node client that test-node builds.
 test-clients: build deps ## The clients and the examples, against the built sidecar, on all stores (STORES=postgres: on one)
-	@$(MAKE) --no-print-directory --jobs=1 --output-sync=target AFTER=test-node test-python test-node test-go-client test-ruby test-php test-contract test-examples
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AFTER=test-node test-python test-node test-go-client test-ruby test-php test-contract test-examples
 
 test-python: build
 	test/deps.sh go python && clients/python/test.sh
