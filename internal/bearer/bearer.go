@@ -8,9 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
-	"time"
 
+	"github.com/locksidecar/locksidecar/internal/reload"
 	"github.com/locksidecar/locksidecar/internal/secretfile"
 )
 
@@ -19,32 +18,22 @@ const (
 	minToken, maxToken = 32, 512
 	// maxTokens: the one in use, and the next or the last one.
 	maxTokens = 2
-	// every is the least time between two reads of the file.
-	every = time.Second
 )
 
 // Tokens are the tokens of a file, one in each line. The file may be replaced while they are used, and only its contents count.
-type Tokens struct {
-	file  string
-	log   *slog.Logger
-	every time.Duration
+type Tokens struct{ now *reload.Value[tokens] }
 
-	mu     sync.Mutex
-	looked time.Time
-	// whole is the digest of the file, and digests those of the tokens, so that no token stays in memory and all have one length.
-	whole   [sha256.Size]byte
-	digests [][sha256.Size]byte
-	// problem is why the file cannot be used now, logged once; empty if it can.
-	problem string
+// tokens has digests, so that no token stays in memory and all have one length.
+type tokens struct {
+	whole [sha256.Size]byte // of the file
+	each  [][sha256.Size]byte
 }
 
 // Load reads the file. A later mistake is logged, and the tokens before it stay in use. No error contains a token.
 func Load(file string, log *slog.Logger) (*Tokens, error) {
-	t := &Tokens{file: file, log: log, every: every, looked: time.Now()}
-	if err := t.read(); err != nil {
-		return nil, err
-	}
-	return t, nil
+	now, err := reload.Load(func(before tokens) (tokens, error) { return read(file, before, log) }, log,
+		"the file of tokens cannot be used, so the previous tokens stay in use")
+	return &Tokens{now}, err
 }
 
 // Match reports whether the value of a header Authorization has one of the tokens. The time that it takes does not depend on the tokens.
@@ -52,47 +41,27 @@ func (t *Tokens) Match(header []byte) bool {
 	scheme, token, _ := bytes.Cut(header, []byte{' '})
 	given := sha256.Sum256(token)
 	found := 0
-	for _, digest := range t.current() {
+	for _, digest := range t.now.Current().each {
 		found |= subtle.ConstantTimeCompare(digest[:], given[:])
 	}
 	return found == 1 && bytes.EqualFold(scheme, []byte("Bearer"))
 }
 
-func (t *Tokens) current() [][sha256.Size]byte {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if time.Since(t.looked) < t.every {
-		return t.digests
-	}
-	t.looked = time.Now()
-	problem := ""
-	if err := t.read(); err != nil {
-		problem = err.Error()
-	}
-	if problem != "" && problem != t.problem {
-		t.log.Warn("the file of tokens cannot be used, so the previous tokens stay in use", "error", problem)
-	}
-	t.problem = problem
-	return t.digests
-}
-
-// read loads the file if its contents have changed.
-func (t *Tokens) read() error {
-	content, err := secretfile.Read(t.file)
+func read(file string, before tokens, log *slog.Logger) (tokens, error) {
+	content, err := secretfile.Read(file)
 	if err != nil {
-		return err
+		return before, err
 	}
 	whole := sha256.Sum256(content)
-	if t.digests != nil && whole == t.whole {
-		return nil
+	if before.each != nil && whole == before.whole {
+		return before, nil
 	}
-	digests, err := parse(content)
+	each, err := parse(content)
 	if err != nil {
-		return fmt.Errorf("%s: %w", t.file, err)
+		return before, fmt.Errorf("%s: %w", file, err)
 	}
-	t.whole, t.digests = whole, digests
-	t.log.Info("tokens loaded", "file", t.file, "tokens", len(digests))
-	return nil
+	log.Info("tokens loaded", "file", file, "tokens", len(each))
+	return tokens{whole, each}, nil
 }
 
 func parse(content []byte) (digests [][sha256.Size]byte, err error) {

@@ -66,7 +66,7 @@ func TestRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens.every = 0
+	tokens.now.Every = 0
 	match := func(wanted ...bool) {
 		t.Helper()
 		for i, token := range []string{one, two, three} {

@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/reload"
 	"github.com/locksidecar/locksidecar/internal/secretfile"
 )
 
@@ -19,20 +19,16 @@ import (
 // may be replaced while it serves. The kubelet may replace a Secret's files between two reads, so only the
 // contents count, and a pair that does not match is read again.
 type Certificate struct {
-	// Every is the least time between two reads of the files. A new connection causes a read, and the kubelet's
-	// probes connect all the time.
-	Every time.Duration
+	// Value reads again when somebody connects, and the kubelet's probes connect all the time.
+	*reload.Value[loaded]
 
 	files Files
-	log   *slog.Logger
+}
 
-	mu            sync.Mutex
-	looked        time.Time
-	cert, key, ca []byte
+type loaded struct {
+	cert, key, ca []byte // the contents of the files
 	pair          *tls.Certificate
 	clients       *x509.CertPool
-	// problem is why the files cannot be used now, logged once; empty if they can.
-	problem string
 }
 
 // Files are what a certificate is read from, in PEM.
@@ -46,75 +42,54 @@ type Files struct {
 
 // Load reads the files. A later mistake is logged, and the certificate stays in use.
 func Load(files Files, log *slog.Logger) (*Certificate, error) {
-	c := &Certificate{Every: time.Second, files: files, log: log, looked: time.Now()}
-	if err := c.read(); err != nil {
-		return nil, err
-	}
-	return c, nil
+	value, err := reload.Load(func(before loaded) (loaded, error) { return files.read(before, log) }, log,
+		"the certificate's files cannot be used, so the previous one stays in use")
+	return &Certificate{value, files}, err
 }
 
 // read loads the files if their contents have changed.
-func (c *Certificate) read() error {
-	cert, err := os.ReadFile(c.files.Cert)
-	if err != nil {
-		return fmt.Errorf("the certificate: %w", err)
+func (f Files) read(before loaded, log *slog.Logger) (loaded, error) {
+	now := loaded{clients: x509.NewCertPool()}
+	var err error
+	if now.cert, err = os.ReadFile(f.Cert); err != nil {
+		return before, fmt.Errorf("the certificate: %w", err)
 	}
-	key, err := c.readKey()
-	if err != nil {
-		return fmt.Errorf("the certificate's key: %w", err)
+	if now.key, err = f.readKey(); err != nil {
+		return before, fmt.Errorf("the certificate's key: %w", err)
 	}
-	var ca []byte
-	if c.files.ClientCA != "" {
-		if ca, err = os.ReadFile(c.files.ClientCA); err != nil {
-			return fmt.Errorf("the CA of clients: %w", err)
+	if f.ClientCA != "" {
+		if now.ca, err = os.ReadFile(f.ClientCA); err != nil {
+			return before, fmt.Errorf("the CA of clients: %w", err)
 		}
 	}
-	if c.pair != nil && bytes.Equal(cert, c.cert) && bytes.Equal(key, c.key) && bytes.Equal(ca, c.ca) {
-		return nil
+	if before.pair != nil && bytes.Equal(now.cert, before.cert) && bytes.Equal(now.key, before.key) && bytes.Equal(now.ca, before.ca) {
+		return before, nil
 	}
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err := tls.X509KeyPair(now.cert, now.key)
 	if err != nil {
-		return fmt.Errorf("the certificate in %s with the key in %s: %w", c.files.Cert, c.files.Key, err)
+		return before, fmt.Errorf("the certificate in %s with the key in %s: %w", f.Cert, f.Key, err)
 	}
-	clients := x509.NewCertPool()
-	if c.files.ClientCA != "" && !clients.AppendCertsFromPEM(ca) {
-		return fmt.Errorf("the CA of clients in %s: there is no certificate in PEM", c.files.ClientCA)
+	if f.ClientCA != "" && !now.clients.AppendCertsFromPEM(now.ca) {
+		return before, fmt.Errorf("the CA of clients in %s: there is no certificate in PEM", f.ClientCA)
 	}
-	c.cert, c.key, c.ca, c.pair, c.clients = cert, key, ca, &pair, clients
-	c.log.Info("certificate loaded", "file", c.files.Cert, "names", pair.Leaf.DNSNames, "not_after", pair.Leaf.NotAfter)
-	return nil
+	now.pair = &pair
+	log.Info("certificate loaded", "file", f.Cert, "names", pair.Leaf.DNSNames, "not_after", pair.Leaf.NotAfter)
+	return now, nil
 }
 
-func (c *Certificate) readKey() ([]byte, error) {
-	if c.files.Private {
-		return secretfile.Read(c.files.Key)
+func (f Files) readKey() ([]byte, error) {
+	if f.Private {
+		return secretfile.Read(f.Key)
 	}
-	return os.ReadFile(c.files.Key)
+	return os.ReadFile(f.Key)
 }
 
-// Current returns the certificate, and the CA of clients, for a new handshake.
-func (c *Certificate) Current() (*tls.Certificate, *x509.CertPool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Since(c.looked) < c.Every {
-		return c.pair, c.clients
-	}
-	c.looked = time.Now()
-	problem := ""
-	if err := c.read(); err != nil {
-		problem = err.Error()
-	}
-	if problem != "" && problem != c.problem {
-		c.log.Warn("the certificate's files cannot be used, so the previous one stays in use", "error", problem)
-	}
-	c.problem = problem
-	return c.pair, c.clients
-}
+// Served returns the certificate for a new handshake.
+func (c *Certificate) Served() *tls.Certificate { return c.Current().pair }
 
 // ForClient is a [tls.Config.GetCertificate].
 func (c *Certificate) ForClient(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	pair, _ := c.Current()
-	return pair, nil
+	return c.Served(), nil
 }
 
 // ClientAuth is the TLS setting for client certificates. Authenticate verifies them only when needed, because
@@ -134,7 +109,7 @@ func (c *Certificate) Authenticate(state *tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("a review needs a client certificate of the CA that --client-ca names: see docs/kubernetes.md")
 	}
-	_, clients := c.Current()
+	clients := c.Current().clients
 	between := x509.NewCertPool()
 	for _, cert := range state.PeerCertificates[1:] {
 		between.AddCert(cert)
@@ -149,8 +124,7 @@ func (c *Certificate) Authenticate(state *tls.ConnectionState) error {
 
 // Valid returns an error if an API server would not trust the certificate at a time.
 func (c *Certificate) Valid(now time.Time) error {
-	pair, _ := c.Current()
-	leaf := pair.Leaf
+	leaf := c.Served().Leaf
 	switch {
 	case now.After(leaf.NotAfter):
 		return fmt.Errorf("the certificate in %s has expired at %s", c.files.Cert, leaf.NotAfter.Format(time.RFC3339))

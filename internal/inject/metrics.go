@@ -59,7 +59,7 @@ func newMetrics(c *certificate.Certificate, version string) *metrics {
 	ends := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: prefix + "certificate_not_after_timestamp_seconds", Help: "When the certificate in use ends.",
 	}, func() float64 {
-		pair, _ := c.Current()
+		pair := c.Served()
 		return float64(pair.Leaf.NotAfter.Unix())
 	})
 	m.registry.MustRegister(m.reviews, m.duration, m.failed, info, ends, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
