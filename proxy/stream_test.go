@@ -125,6 +125,31 @@ func TestStreamHeartbeat(t *testing.T) {
 	f.session(id).End(lease.EndDeleted)
 }
 
+// A reader that does not read for hours, because the app computes, stays: comments alone do not fill its socket.
+// Proves: threat flood
+func TestCommentsDoNotFillASocket(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Heartbeat, c.Timeouts.StreamWrite = time.Millisecond, 100*time.Millisecond })
+	busy, id := f.explicit()
+	f.dial().do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
+	other, _ := f.explicit()
+	for other.comments < 2000 { // lines, two a comment. A Unix socket of Linux holds some 300 comments
+		if _, err := other.body.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		other.comments++
+	}
+	f.locks.options(id).OnLost(lease.Lost{Key: "k", Token: 1, Reason: lease.LostExpired})
+	if name, data := busy.next(); name != "lost" || data["key"] != "k" {
+		t.Errorf("%s %v", name, data)
+	}
+	if busy.comments > 10 {
+		t.Errorf("%d comments were not read", busy.comments)
+	}
+	if a := f.dial().do("GET", "/v1/locks/a", ""); a.json["state"] != "held" {
+		t.Error(a.text)
+	}
+}
+
 // A reader that does not read is dropped, and nobody waits for it meanwhile.
 // Proves: threat flood
 func TestSlowReaderIsDropped(t *testing.T) {

@@ -270,7 +270,7 @@ func TestPromisesEndBeforeASilentConnection(t *testing.T) {
 			t.Errorf("POST over %s: %v", at.LocalAddr().Network(), got)
 		}
 	}
-	// What does not end with a connection is promised for its whole time, and so is what is held over the socket.
+	// A bind:ttl lock does not end with a connection, and a connection of the socket cannot vanish. So both are promised for their whole time.
 	a = c.do("PUT", "/v1/locks/t", `{"bind":"ttl","ttl_ms":3600000}`, authorized)
 	if got := ms(a, "expires_in_ms"); got < 30*time.Minute {
 		t.Errorf("bind:ttl is promised for %s", got)

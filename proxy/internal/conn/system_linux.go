@@ -69,6 +69,18 @@ func limitUnanswered(raw syscall.RawConn, limit time.Duration) {
 	})
 }
 
+// hasUnread reports whether the peer of a Unix socket has not read all that was written.
+func hasUnread(raw syscall.RawConn) (unread bool) {
+	if raw == nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		n, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		unread = err == nil && n > 0
+	})
+	return unread
+}
+
 // silentFor is for how long nothing has come from a TCP peer. If it is not known, the connection is closed.
 func silentFor(raw syscall.RawConn) time.Duration {
 	silent := time.Duration(math.MaxInt64)

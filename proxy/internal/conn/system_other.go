@@ -26,5 +26,8 @@ func peerOf(syscall.RawConn) Peer { return Peer{} }
 // limitUnanswered does nothing, because only Linux has this limit. The probes end a silent connection.
 func limitUnanswered(syscall.RawConn, time.Duration) {}
 
+// hasUnread is not known here.
+func hasUnread(syscall.RawConn) bool { return false }
+
 // silentFor is not known here.
 func silentFor(syscall.RawConn) time.Duration { return 0 }
