@@ -31,16 +31,16 @@ type endpoint struct {
 	// address is a host:port, and host that of the certificate.
 	address, host string
 	encrypted     bool
-	caFile        string
+	ca            setting    // a file; without a value: the system's
 	token         *tokenFile // nil: none
 	// wrong is why no call can be made.
 	wrong error
 }
 
-// where the settings of a configuration stand, for messages.
+// setting is a value, and where it was set, for messages.
 type setting struct{ name, value string }
 
-// first is the first of the settings that is set. The last is the default.
+// first is the first of the settings that is set, or one without a value.
 func first(all ...setting) setting {
 	for _, s := range all {
 		if s.value != "" {
@@ -74,7 +74,7 @@ func endpointOf(c *Config, env func(string) string, exists func(string) bool) *e
 	if token := first(setting{"Config.TokenFile", c.TokenFile}, setting{"LOCKSIDECAR_TOKEN_FILE", env("LOCKSIDECAR_TOKEN_FILE")}); token.value != "" {
 		e.token = &tokenFile{setting: token}
 	}
-	e.caFile = first(setting{"", c.CAFile}, setting{"", env("LOCKSIDECAR_CA_FILE")}).value
+	e.ca = first(setting{"Config.CAFile", c.CAFile}, setting{"LOCKSIDECAR_CA_FILE", env("LOCKSIDECAR_CA_FILE")})
 	return e
 }
 
@@ -131,14 +131,14 @@ func (e *endpoint) dial(ctx context.Context) (net.Conn, error) {
 
 func (e *endpoint) handshake(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	settings := &tls.Config{ServerName: e.host, MinVersion: tls.VersionTLS12}
-	if e.caFile != "" {
-		text, err := os.ReadFile(e.caFile)
+	if e.ca.value != "" {
+		text, err := os.ReadFile(e.ca.value)
 		if err != nil {
-			return nil, fmt.Errorf("LOCKSIDECAR_CA_FILE cannot be read: %w", err)
+			return nil, fmt.Errorf("%s cannot be read: %w", e.ca.name, err)
 		}
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("LOCKSIDECAR_CA_FILE, %s, has no certificate in PEM", e.caFile)
+			return nil, fmt.Errorf("%s is %q, and this file has no certificate in PEM", e.ca.name, e.ca.value)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -210,7 +210,7 @@ func (f *tokenFile) read() (string, error) {
 	line, _, _ := bytes.Cut(text, []byte{'\n'})
 	token := string(bytes.TrimSpace(line))
 	if token == "" || len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", invalid("%s is %q, and the first line of this file is no token: 1 to %d letters, digits and -._~+/=", f.setting.name, f.setting.value, maxToken)
+		return "", invalid("%s is %q, and the first line of this file is no token: it has up to %d printable characters and no space", f.setting.name, f.setting.value, maxToken)
 	}
 	return token, nil
 }

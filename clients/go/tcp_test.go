@@ -183,12 +183,12 @@ func TestTCPTokenIsReadAgain(t *testing.T) {
 			if _, err := c.Get(t.Context(), "k"); err == nil {
 				return
 			}
-			time.Sleep(20 * time.Millisecond) // another process's file: nobody tells
+			time.Sleep(20 * time.Millisecond) // neither the client nor the sidecar tells that it has read its file
 		}
 	})
 }
 
-// What is wrong is said, with the variable, and never with a token.
+// An error says what is wrong and which setting to look at. It never contains a token.
 func TestTCPMistakes(t *testing.T) {
 	t.Parallel()
 	ca, other := newAuthority(t), newAuthority(t)
@@ -213,7 +213,7 @@ func TestTCPMistakes(t *testing.T) {
 		"no token":        {locksidecar.Config{URL: at + portOf(t, good), CAFile: ca.file}, locksidecar.ErrForbidden, []string{"LOCKSIDECAR_TCP_TOKEN_FILE"}},
 		"wrong CA":        {locksidecar.Config{URL: at + portOf(t, good), TokenFile: right, CAFile: other.file}, locksidecar.ErrUnavailable, []string{"LOCKSIDECAR_CA_FILE"}},
 		"the system's CA": {locksidecar.Config{URL: at + portOf(t, good), TokenFile: right}, locksidecar.ErrUnavailable, []string{"LOCKSIDECAR_CA_FILE"}},
-		"no CA file":      {locksidecar.Config{URL: at + portOf(t, good), TokenFile: right, CAFile: "/no/ca"}, locksidecar.ErrUnavailable, []string{"LOCKSIDECAR_CA_FILE", "/no/ca"}},
+		"no CA file":      {locksidecar.Config{URL: at + portOf(t, good), TokenFile: right, CAFile: "/no/ca"}, locksidecar.ErrUnavailable, []string{"Config.CAFile", "/no/ca"}},
 		"expired":         {locksidecar.Config{URL: at + portOf(t, expired), TokenFile: right, CAFile: ca.file}, locksidecar.ErrUnavailable, []string{"not valid now", "expired"}},
 		"another name":    {locksidecar.Config{URL: at + portOf(t, elsewhere), TokenFile: right, CAFile: ca.file}, locksidecar.ErrUnavailable, []string{"sidecar.example", "LOCKSIDECAR_URL"}},
 		"plain to TLS":    {locksidecar.Config{URL: "http://localhost:" + portOf(t, good), TokenFile: right}, locksidecar.ErrInvalidRequest, []string{"https://"}},

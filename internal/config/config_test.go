@@ -336,7 +336,7 @@ func TestRelationsNameBothVariables(t *testing.T) {
 	}
 }
 
-// What is secure enough for an address that others reach.
+// Settings that are accepted for a TCP listener. Those on addresses that others reach have a token, and TLS or an explicit TCP_INSECURE.
 // Proves: threat tcp
 func TestTCPThatOthersReach(t *testing.T) {
 	for _, env := range []map[string]string{

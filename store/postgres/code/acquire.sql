@@ -153,7 +153,7 @@ DECLARE
     m record;
     p record;
     queued integer := 0; -- waiters that did not wait before
-    -- What is known of a key stays for its next asks, because a batch can have many and a queue or a list of shares can be long.
+    -- These belong to last_key. The next asks for the same key use them again, because it takes long to read a long queue or many shares.
     last_key text;
     looked boolean; -- shared, and need not be settled
     holders text; -- of a shared key

@@ -148,8 +148,8 @@ BEGIN
         END IF;
     END IF;
 
-    -- Who must look again? The first waiters, if they expect a later end. The one who was granted since, and the skipped ones,
-    -- because a repeated release means that its answer, and so its hints, may be lost.
+    -- Some waiters must check again. If a min_hold keeps the key, the first ones do, because they expect a later end. If this release is a repeat,
+    -- the hints of the first one may be lost with its answer. So the attempt that was granted since checks, and after a success those that skip.
     IF handed.outcome = 'hold_pending' OR (release_lock.state = 'released' AND on_hold) THEN
         SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
         FROM locksidecar.first_waiters(ns, k, 100) f;

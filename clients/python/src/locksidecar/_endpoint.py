@@ -235,7 +235,7 @@ class _Token:
         if not 0 < len(token) <= MAX_TOKEN or any(not 0x20 < byte < 0x7F for byte in token):
             if self._token:
                 return self._token
-            raise self._wrong(f"its first line is no token: 1 to {MAX_TOKEN} letters, digits and -._~+/=")
+            raise self._wrong(f"its first line is no token: it has up to {MAX_TOKEN} printable characters and no space")
         self._token = token.decode("ascii")
         return self._token
 
