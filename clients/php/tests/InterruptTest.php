@@ -6,6 +6,7 @@ namespace Locksidecar\Tests;
 
 use Locksidecar\Exception\LocksidecarException;
 use Locksidecar\Exception\NotHolder;
+use Locksidecar\Exception\Unavailable;
 
 /**
  * Signals whose handlers throw. These tests use no fibers.
@@ -101,6 +102,44 @@ final class InterruptTest extends ClientCase
         self::assertGreaterThan(50, $interrupted);
         self::assertTrue($client->get($this->key)->isFree());
         self::assertTrue($client->get("$this->key:2")->isFree());
+    }
+
+    /** Proves: client interrupts */
+    public function testASignalDoesNotEndARelease(): void
+    {
+        $sidecar = $this->own();
+        $lock = $this->client($sidecar->path)->acquire($this->key);
+        $sidecar->hang();
+        $this->armed = true;
+        $this->signals(1, 100_000);
+        $began = hrtime(true);
+        $helper = pcntl_fork();
+        if ($helper === 0) {
+            usleep(1_000_000);
+            $sidecar->resume();
+            posix_kill((int) getmypid(), 9);
+        }
+        self::thrown(Interrupted::class, fn () => $lock->release());
+        self::assertGreaterThan(0.9, (hrtime(true) - $began) / 1e9, 'the sidecar has answered');
+        self::assertTrue($lock->released());
+        pcntl_waitpid($helper, $status);
+        self::assertTrue($this->client($sidecar->path)->get($this->key, fresh: true)->isFree());
+    }
+
+    /** Proves: client interrupts */
+    public function testAnInterruptedReleaseHoldsTheProcessForTwoSeconds(): void
+    {
+        $sidecar = $this->own();
+        $lock = $this->client($sidecar->path)->acquire($this->key);
+        $sidecar->hang();
+        $this->armed = true;
+        $this->signals(1, 100_000);
+        $began = hrtime(true);
+        $interrupted = self::thrown(Interrupted::class, fn () => $lock->release());
+        self::assertEqualsWithDelta(2.5, (hrtime(true) - $began) / 1e9, 0.7, 'two seconds, and the looks for signals');
+        self::assertInstanceOf(Unavailable::class, $interrupted->getPrevious());
+        $sidecar->resume();
+        $this->free($this->key, $sidecar->path);
     }
 
     /** Proves: client interrupts */
