@@ -29,7 +29,7 @@ type Claim struct {
 	Result  []byte
 	// AtOnce: a pending hold (MinHold) does not keep the key, even if the claimed Lease is dead.
 	AtOnce bool
-	// Awaited: the caller knows that another attempt waits for the key, or repeats a release. The store then does the full release at once.
+	// Awaited: the caller knows that another attempt waits for the key. The store then does the full release at once.
 	// Otherwise it may first try a statement that only frees a key without waiters. This saves time, and changes no verdict.
 	Awaited bool
 	// Traceparent is the W3C trace context of the release, or empty. The next holder gets it.

@@ -9,6 +9,13 @@
 // the job has its answer, or needs a read or a swap. take (turn.go) is one run of the machine; machine.go is what the machine asks of
 // it, and what that leaves to the swap. send (swap.go) swaps, answered reads the answer, and carriedOut is what follows from a swap.
 //
+//	run                        a call: all its jobs, until each has its answer
+//	└ round                    all open jobs: what must be read is read, and all that change are swapped by one request
+//	  ├ turns, step            one job: what does it need, an answer, a read or a swap?
+//	  │ └ take, tryWith        one run of the machine on one record, which makes a turn; begin decodes the record, do is one item of the job
+//	  ├ send                   the request with the swaps
+//	  └ answered, carriedOut   one swap
+//
 //	an acquire of a free key   calls.go Acquire; step: what this instance remembers, or an absent record, is enough to swap
 //	… of a held one            step: no answer is given from memory; read.go load, proved
 //	a wait                     calls.go Enqueue; Check, if no news came

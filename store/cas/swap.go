@@ -79,7 +79,7 @@ func (c *call) answered(t *turn, a *Swapped, took time.Duration) (again bool, er
 		s.refused(a.Quiet)
 		j.quiet = time.Now().Add(a.Quiet)
 		j.read(r, nil)
-	case r.Version == j.rec.Version: // a lease has died, perhaps one that the record does not name
+	case r.Version == j.rec.Version: // only a dead lease refuses such a swap, perhaps one that the record does not name
 		j.rec = nil
 		j.deaths++
 	default: // another swap came first

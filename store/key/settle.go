@@ -43,7 +43,7 @@ func (o *Op) Settle(r *Row) (free bool) {
 	if r.lease == nil {
 		return true
 	}
-	if !o.ended(&r.holder) {
+	if !o.reapedIfExpired(&r.holder) {
 		return false
 	}
 	if r.freed != 0 {
@@ -60,7 +60,7 @@ func (o *Op) Settle(r *Row) (free bool) {
 // settleShares updates a row with shares: see Settle.
 func (o *Op) settleShares(r *Row) (free bool) {
 	for _, h := range r.shares {
-		o.ended(h)
+		o.reapedIfExpired(h)
 	}
 	return o.settleDead(r)
 }
@@ -114,8 +114,8 @@ func (o *Op) expired(r *Row, h *holder) {
 	}
 }
 
-// ended reports whether a grant no longer keeps the key. It reaps an expired lease.
-func (o *Op) ended(h *holder) bool {
+// reapedIfExpired reaps the lease of a grant if it has expired, and reports whether the grant no longer keeps the key.
+func (o *Op) reapedIfExpired(h *holder) bool {
 	if h.held(o.Now) {
 		return false
 	}

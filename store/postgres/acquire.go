@@ -19,15 +19,15 @@ const acquireRounds = 5
 
 // Acquire takes keys that are free or whose holders are dead.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return s.askAll(ctx, "acquire", asks, (*batch).acquire)
+	return s.askAll(ctx, "acquire", asks, (*asking).acquire)
 }
 
 // Enqueue does as Acquire, and queues the asks for held keys.
 func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return s.askAll(ctx, "enqueue", asks, (*batch).enqueue)
+	return s.askAll(ctx, "enqueue", asks, (*asking).enqueue)
 }
 
-func (s *Store) askAll(ctx context.Context, name string, asks []store.Ask, do func(*batch, context.Context) ([]store.Answer, error)) ([]store.Answer, error) {
+func (s *Store) askAll(ctx context.Context, name string, asks []store.Ask, do func(*asking, context.Context) ([]store.Answer, error)) ([]store.Answer, error) {
 	if len(asks) == 0 {
 		return nil, nil
 	}
@@ -36,13 +36,13 @@ func (s *Store) askAll(ctx context.Context, name string, asks []store.Ask, do fu
 		return nil, err
 	}
 	defer cancel()
-	answers, err := do(newBatch(o, asks), ctx)
+	answers, err := do(newAsking(o, asks), ctx)
 	o.noteLate(err, len(asks), func(i int) store.AttemptID { return asks[i].ID })
 	return answers, err
 }
 
-// batch contains the asks of a call, their answers, and the indexes of open asks.
-type batch struct {
+// asking contains the asks of a call, their answers, and the indexes of open asks.
+type asking struct {
 	*operation
 	asks    []store.Ask
 	answers []store.Answer
@@ -52,16 +52,16 @@ type batch struct {
 	queued  map[int]bool        // open asks that have a queue position, because a repeat has moved it
 }
 
-func newBatch(o *operation, asks []store.Ask) *batch {
-	return &batch{
+func newAsking(o *operation, asks []store.Ask) *asking {
+	return &asking{
 		operation: o, asks: asks, answers: make([]store.Answer, len(asks)), open: items(len(asks)),
 		dead: make(map[int][]uuid.UUID), queued: make(map[int]bool),
 	}
 }
 
-func (t *batch) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
+func (t *asking) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
 
-func (t *batch) acquire(ctx context.Context) ([]store.Answer, error) {
+func (t *asking) acquire(ctx context.Context) ([]store.Answer, error) {
 	if err := t.takeFree(ctx); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (t *batch) acquire(ctx context.Context) ([]store.Answer, error) {
 }
 
 // forOpen runs a statement for the open asks, and answers those whose rows are locked.
-func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
+func (t *asking) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
 	locked, err := t.aroundLocked(ctx, t.open, t.name, do)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) err
 }
 
 // isLocked answers an ask whose row, or whose holder's, is locked. RowLocked says that nothing changed.
-func (t *batch) isLocked(i int) error {
+func (t *asking) isLocked(i int) error {
 	if t.queued[i] {
 		return t.fail(errRowLocked, false) // unknown, see partly
 	}
@@ -110,12 +110,12 @@ func (t *batch) isLocked(i int) error {
 }
 
 // answerAsk answers an ask. After a grant or a queue position, a failure leaves the outcome unknown.
-func (t *batch) answerAsk(i int, a store.Answer) {
+func (t *asking) answerAsk(i int, a store.Answer) {
 	t.answers[i] = a
 	t.partly = t.partly || a.Outcome == store.Granted || a.Outcome == store.Queued
 }
 
-func (t *batch) reopen() {
+func (t *asking) reopen() {
 	open := t.open[:0]
 	for _, i := range t.open {
 		if t.answers[i].Outcome == 0 {
@@ -127,7 +127,7 @@ func (t *batch) reopen() {
 
 // takeFree takes free keys in one statement, for the first ask of each key. The SQL function ask takes keys with a min_hold,
 // and shares.
-func (t *batch) takeFree(ctx context.Context) error {
+func (t *asking) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
 		seen := make(map[string]bool, len(which))
 		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool {
@@ -151,15 +151,14 @@ func (t *batch) takeFree(ctx context.Context) error {
 }
 
 // haveRows reports whether the keys of all these asks were released here a short time ago, so they have rows.
-func (t *batch) haveRows(which []int) bool {
+func (t *asking) haveRows(which []int) bool {
 	return !slices.ContainsFunc(which, func(i int) bool {
-		_, released := t.released.Get(t.asks[i].Key)
-		return !released
+		return !t.recent.haveRow(t.asks[i].Key)
 	})
 }
 
 // underOneLease: all asks are for session locks under the same lease, which is the usual case.
-func (t *batch) underOneLease(which []int) bool {
+func (t *asking) underOneLease(which []int) bool {
 	lease := t.asks[which[0]].Lease
 	return !slices.ContainsFunc(which, func(i int) bool { return t.asks[i].TTL > 0 || t.asks[i].Lease != lease })
 }
@@ -172,7 +171,7 @@ type taken struct {
 	watched, keepable     bool
 }
 
-func (t *batch) won(i int, r *taken) {
+func (t *asking) won(i int, r *taken) {
 	t.answerAsk(i, store.Answer{
 		Outcome: store.Granted, Token: int64(r.token), AcquiredAt: time.Time(r.acquiredAt),
 		ExpiresIn: time.Time(r.expiresAt).Sub(time.Time(r.acquiredAt)), Keepable: r.keepable,
@@ -182,7 +181,7 @@ func (t *batch) won(i int, r *taken) {
 	}
 }
 
-func (t *batch) takeOne(ctx context.Context, i int) error {
+func (t *asking) takeOne(ctx context.Context, i int) error {
 	a, sql := &t.asks[i], sqlAcquireOne
 	if t.haveRows([]int{i}) {
 		sql = sqlAcquireRow
@@ -203,7 +202,7 @@ func (t *batch) takeOne(ctx context.Context, i int) error {
 	return nil
 }
 
-func (t *batch) takeMany(ctx context.Context, which []int, sql statement, args []any) error {
+func (t *asking) takeMany(ctx context.Context, which []int, sql statement, args []any) error {
 	found, err := query(ctx, t.operation, sql, args, func(rows pgx.Rows, r *taken) error {
 		return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.watched, &r.keepable)
 	})
@@ -221,7 +220,7 @@ func (t *batch) takeMany(ctx context.Context, which []int, sql statement, args [
 	return nil
 }
 
-func (t *batch) argsOfSession(which []int) []any {
+func (t *asking) argsOfSession(which []int) []any {
 	c := newAskColumns(t.asks, which)
 	return []any{
 		t.config.Identity.Namespace, c.leases[0], c.keys, c.attempts, c.sessions,
@@ -229,7 +228,7 @@ func (t *batch) argsOfSession(which []int) []any {
 	}
 }
 
-func (t *batch) argsOfMany(which []int) []any {
+func (t *asking) argsOfMany(which []int) []any {
 	c, id := newAskColumns(t.asks, which), t.config.Identity
 	byTTL := make([]bool, len(which))
 	var made [][16]byte
@@ -257,7 +256,7 @@ func orNull[T comparable](column []T, none T) []T {
 
 // readHolders reads the holders of the open keys, if there are any: those of a free key were settled by takeFree. A living holder is the answer. Dead holders are noted for a reap,
 // and the asks for their keys stay open. The SQL function ask answers asks for shares and for shared keys.
-func (t *batch) readHolders(ctx context.Context) error {
+func (t *asking) readHolders(ctx context.Context) error {
 	which := slices.DeleteFunc(slices.Clone(t.open), func(i int) bool { return t.asks[i].Shared })
 	if len(which) == 0 {
 		return nil
@@ -298,7 +297,7 @@ func (t *batch) readHolders(ctx context.Context) error {
 
 // behindDead records that the lease of the holder must be reaped for ask i. If that lease is gone (found is
 // zero), the key must be handed off.
-func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
+func (t *asking) behindDead(i int, lease, found zeronull.UUID) {
 	if found != (zeronull.UUID{}) {
 		t.dead[i] = []uuid.UUID{uuid.UUID(lease)}
 	} else {
@@ -307,14 +306,14 @@ func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 }
 
 // behindShares records that a shared key must be settled for ask i, after its expired leases are reaped.
-func (t *batch) behindShares(i int, toReap []uuid.UUID) {
+func (t *asking) behindShares(i int, toReap []uuid.UUID) {
 	t.dead[i] = toReap
 	t.unheld = append(t.unheld, ending{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: sharedLease})
 }
 
 // reapDead reaps dead leases, and hands off keys whose leases are gone. An ask behind a locked row is
 // answered RowLocked.
-func (t *batch) reapDead(ctx context.Context) error {
+func (t *asking) reapDead(ctx context.Context) error {
 	dead, unheld := t.dead, t.unheld
 	t.dead, t.unheld = make(map[int][]uuid.UUID), nil
 	if err := t.reapAndHandOff(ctx, slices.Concat(slices.Collect(maps.Values(dead))...), unheld); err != nil {
@@ -351,7 +350,7 @@ type asked struct {
 
 // ask runs the SQL function ask for the open keys, with their rows locked. With mayWait it also enqueues. Keys
 // whose holders must be reaped stay open.
-func (t *batch) ask(ctx context.Context, mayWait bool) error {
+func (t *asking) ask(ctx context.Context, mayWait bool) error {
 	err := t.forOpen(ctx, func(ctx context.Context, which []int) error { return t.askFor(ctx, which, mayWait) })
 	if err != nil {
 		return err
@@ -359,7 +358,7 @@ func (t *batch) ask(ctx context.Context, mayWait bool) error {
 	return t.reapDead(ctx)
 }
 
-func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
+func (t *asking) askFor(ctx context.Context, which []int, mayWait bool) error {
 	c := newAskColumns(t.asks, which)
 	id := t.config.Identity
 	found, err := query(ctx, t.operation, sqlAsk,
@@ -382,7 +381,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 			answer.Keepable = r.keepableGrant
 			t.answerAsk(i, answer)
 			if t.asks[i].Shared {
-				t.released.Add(t.asks[i].Key, toWaiter) // so the release of this share uses the function release
+				t.recent.shared(t.asks[i].Key)
 			}
 			if r.watched {
 				t.tellEnded(t.name(i), r.gone, nil)

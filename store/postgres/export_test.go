@@ -23,7 +23,7 @@ func Setting(ctx context.Context, tb testing.TB, s *Store, name string) string {
 		tb.Fatal(err)
 	}
 	defer cancel()
-	found, err := query(ctx, o, statement{"setting", "SELECT current_setting($1)"}, []any{name}, scanOne[string])
+	found, err := query(ctx, o, statement{name: "setting", sql: "SELECT current_setting($1)"}, []any{name}, scanOne[string])
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -87,9 +87,9 @@ func SetClock(s *Store, ahead time.Duration) {
 
 // SetReleased makes a store assume that these keys were released a short time ago, and no others.
 func SetReleased(s *Store, keys ...string) {
-	s.released.Purge()
+	s.recent.next.Purge()
 	for _, key := range keys {
-		s.released.Add(key, toNobody)
+		s.recent.freed(key)
 	}
 }
 

@@ -53,7 +53,7 @@ var (
 )
 
 // sqlListenAsk checks whether the server answers. The statement is empty.
-var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markEnd)}
+var sqlListenAsk = statement{name: "listen", sql: strings.TrimSpace(mark + "listen" + markEnd)}
 
 // listener receives notifications of other instances on its own connection, while they are needed. It first sends one to itself,
 // which shows that they arrive. A notification of a moment in which it did not listen is lost, so each beginning and each end of
@@ -297,7 +297,7 @@ func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 		_ = conn.Close(limited)
 		return nil, err
 	}
-	listen := statement{"listen", mark + "listen" + markEnd + "LISTEN " + e.channel}
+	listen := statement{name: "listen", sql: mark + "listen" + markEnd + "LISTEN " + e.channel}
 	err = e.s.measured(limited, listen, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
 	if err != nil {
 		_ = conn.Close(limited)

@@ -46,8 +46,6 @@ type operation struct {
 	sent         time.Time
 	// single maps reaped leases of bind:ttl locks to their keys.
 	single map[uuid.UUID]keyName
-	// follower runs after the next statement, if not nil.
-	follower *follower
 	// looking: the server may be a standby, where a transaction cannot begin as one that writes.
 	looking bool
 }
@@ -180,7 +178,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	o.sent = time.Now()
 	patient := o.patient
 	o.patient = false // the next statements may be for other rows
-	if o.shared() || o.follower != nil || patient {
+	if o.shared() || sql.then != nil || patient {
 		err = o.inTransaction(ctx, conn, sql, args, collect, patient)
 	} else {
 		err = inSession(ctx, conn, sql.sql, args, collect)
@@ -224,7 +222,7 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 			batch.Queue("SELECT set_config('lock_timeout', $1, true)", millis(min(patience*o.lockTimeout, statementTimeout(o.config.Timeout)/2)))
 		}
 	}
-	follows := o.follower != nil && o.listens() // without listeners, polls find the hand-off
+	then, follows := sql.then, sql.then != nil && o.listens() // without listeners, polls find the hand-off
 	begin()
 	var committed bool
 	var since time.Time
@@ -239,11 +237,11 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 		return nil
 	})
 	if follows {
-		o.follower.ran = false
+		then.ran = false
 		if o.shared() {
 			begin()
 		}
-		batch.Queue(o.follower.sql.sql, o.follower.args...)
+		batch.Queue(then.sql.sql, then.args...)
 		if o.shared() {
 			batch.Queue("COMMIT")
 		}
@@ -251,8 +249,8 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 	ctx, end := o.span(ctx, conn.Conn(), sql)
 	err := conn.SendBatch(ctx, batch).Close()
 	if committed && follows { // the follower's own commit may have failed
-		o.follower.ran = err == nil
-		o.ends(ctx, o.follower.sql.name, since, err)
+		then.ran = err == nil
+		o.ends(ctx, then.sql.name, since, err)
 	}
 	if committed && err != nil {
 		o.log.Debug("the notification after a statement failed", "statement", sql.name, "error", err)

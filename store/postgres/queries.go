@@ -74,7 +74,16 @@ var (
 )
 
 // statement is an SQL statement with its name for metrics and spans.
-type statement struct{ name, sql string }
+type statement struct {
+	name, sql string
+	then      *follower // nil: nothing follows it
+}
+
+// followedBy returns the statement with what follows it, or the statement alone for nil.
+func (s statement) followedBy(f *follower) statement {
+	s.then = f
+	return s
+}
 
 // mark begins each statement, for readers of pg_stat_activity. The name and markEnd follow.
 const (

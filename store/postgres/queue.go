@@ -14,7 +14,7 @@ import (
 
 // enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While it finds
 // dead holders, only ctx limits it.
-func (t *batch) enqueue(ctx context.Context) ([]store.Answer, error) {
+func (t *asking) enqueue(ctx context.Context) ([]store.Answer, error) {
 	t.listener.ready(ctx)
 	for len(t.open) > 0 {
 		if err := t.ask(ctx, true); err != nil {

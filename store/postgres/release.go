@@ -47,8 +47,21 @@ func (v *verdictRow) verdict() store.Verdict {
 	return verdict
 }
 
+// releaseStep decides some of the claims.
+type releaseStep func(o *operation, ctx context.Context, claims []store.Claim, which []int, verdicts []store.Verdict) error
+
 // Release frees locks, or hands them to their first living waiters.
 func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
+	return s.releaseBy(ctx, claims, (*operation).free, (*operation).releaseRest)
+}
+
+// releaseFlushed does as Release, with a flush for each claim.
+func (s *Store) releaseFlushed(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
+	return s.releaseBy(ctx, claims, (*operation).releaseRest)
+}
+
+// releaseBy takes each step with the claims that the steps before have not decided.
+func (s *Store) releaseBy(ctx context.Context, claims []store.Claim, steps ...releaseStep) ([]store.Verdict, error) {
 	if len(claims) == 0 {
 		return nil, nil
 	}
@@ -59,10 +72,6 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	defer cancel()
 	verdicts := make([]store.Verdict, len(claims))
 	name := func(i int) keyName { return o.claimName(&claims[i]) }
-	steps := []func(context.Context, []int) error{
-		func(ctx context.Context, which []int) error { return o.free(ctx, claims, which, verdicts) },
-		func(ctx context.Context, which []int) error { return o.releaseRest(ctx, claims, which, verdicts) },
-	}
 	for _, step := range steps {
 		var open []int
 		for i := range verdicts {
@@ -70,7 +79,9 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 				open = append(open, i)
 			}
 		}
-		locked, err := o.aroundLocked(ctx, open, name, step)
+		locked, err := o.aroundLocked(ctx, open, name, func(ctx context.Context, which []int) error {
+			return step(o, ctx, claims, which, verdicts)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -79,20 +90,6 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 		}
 	}
 	return verdicts, nil
-}
-
-// releasedHow says where a key went with its last release.
-type releasedHow bool
-
-const (
-	toNobody releasedHow = false
-	toWaiter releasedHow = true
-)
-
-// isSought reports whether the last release of a key handed it over, so the next one probably does, too.
-func (o *operation) isSought(key string) bool {
-	how, _ := o.released.Peek(key)
-	return how == toWaiter
 }
 
 type freed struct {
@@ -109,7 +106,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		if _, again := byKey[claims[i].Key]; again {
 			continue
 		}
-		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && len(c.Served) == 0 && !o.isSought(c.Key) && !o.foundLocked(c) {
+		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && len(c.Served) == 0 && !o.recent.needFunction(c.Key) && !o.foundLocked(c) {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
@@ -137,9 +134,9 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		f := &found[i]
 		n := byKey[f.key]
 		c := &claims[n]
-		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease, Awaited: true} // Awaited, so that a repeat goes to the function release, which flushes
+		done[i] = store.Claim{Key: c.Key, Token: c.Token, Lease: c.Lease}
 		verdicts[n] = store.Verdict{Status: store.Holds}
-		o.released.Add(c.Key, toNobody)
+		o.recent.freed(c.Key)
 		if f.watched {
 			o.tellEnded(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
 		}
@@ -190,13 +187,9 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		}
 		switch h.outcome {
 		case handedOver:
-			if !c.Awaited {
-				o.released.Add(h.key, toWaiter)
-			} else { // the caller knew it, and says so the next time
-				o.released.ContainsOrAdd(h.key, toNobody)
-			}
+			o.recent.handedOver(h.key, c.Awaited)
 		case freedIt:
-			o.released.Add(h.key, toNobody)
+			o.recent.freed(h.key)
 		case endedShare, lapsedShare:
 			ended[n] = ended[n] || v.state != ""
 		}
@@ -236,14 +229,13 @@ func (o *operation) callRelease(ctx context.Context, claims []store.Claim, which
 		undelivered[n], successes[n], atOnce[n] = c.Undelivered, successOf(c), c.AtOnce
 		results[n], traceparents[n], served[n] = textOf(c.Result), c.Traceparent, textOfServed(c.Served)
 	}
-	o.follower = o.announcement(claims, which)
-	defer func() { o.follower = nil }()
-	found, err = query(ctx, o, sqlRelease,
+	then := o.announcement(claims, which)
+	found, err = query(ctx, o, sqlRelease.followedBy(then),
 		[]any{id.Namespace, id.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents, served},
 		func(rows pgx.Rows, v *verdictRow) error {
 			return rows.Scan(v.handOver.with(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent)...)
 		})
-	return found, o.follower != nil && o.follower.ran, err
+	return found, then != nil && then.ran, err
 }
 
 // ending is the grant that the claim c ends.

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
@@ -22,8 +21,6 @@ const (
 	defaultMaxConns = 4
 	minMaxConns     = 3 // one for renewals, one for LISTEN, one for all else
 	defaultTimeout  = 5 * time.Second
-	// releasedMax limits the keys of the last releases that are remembered.
-	releasedMax = 4096
 )
 
 // Config of a store.
@@ -85,10 +82,7 @@ type Store struct {
 	started *running
 	stopped bool
 
-	// released contains keys that were released a short time ago, and how. Such a key has a row. If it was handed
-	// over, free leaves its next release to releaseRest.
-	released *lru.Cache[string, releasedHow]
-
+	recent       recentKeys
 	lockedRows   lockedRows
 	clock        clock
 	primaries    primaries
@@ -153,7 +147,7 @@ func New(config Config) (*Store, error) {
 	}
 	s.pooled.Store(config.Listen == ListenNever || config.ListenURL != "")
 	s.listener, s.notifier, s.unflushed = newListener(s), &notifier{s: s}, newUnflushed()
-	if s.released, err = lru.New[string, releasedHow](releasedMax); err != nil {
+	if s.recent, err = newRecentKeys(); err != nil {
 		return nil, err
 	}
 	if s.lockedRows, err = newLockedRows(); err != nil {

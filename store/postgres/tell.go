@@ -137,7 +137,7 @@ func (o *operation) tellHolder(h *handOver, releasedBy string) {
 	answer.ExpiresIn -= time.Since(o.sent)
 	if h.slot != nil {
 		answer.Slot = *h.slot
-		o.released.Add(h.key, toWaiter) // as in askFor
+		o.recent.shared(h.key)
 	}
 	answer.Cohort = halvesOf(h.cohort)
 	o.news(store.News{

@@ -137,10 +137,9 @@ func (s *Store) resend(ctx context.Context) {
 	}
 }
 
-// releaseAgain reports whether any of these releases is now known to be durable. The claims have Awaited
-// set, so the function release handles them, and its commit is flushed.
+// releaseAgain repeats releases with a flush, and reports whether any of them is now known to be durable.
 func (s *Store) releaseAgain(ctx context.Context, claims []store.Claim) (some bool) {
-	verdicts, err := s.Release(ctx, claims)
+	verdicts, err := s.releaseFlushed(ctx, claims)
 	if err != nil {
 		s.log.Debug("releases that a crash of the server may have forgotten could not be repeated, trying again", "releases", len(claims), "error", err)
 		return false

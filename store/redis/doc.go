@@ -59,6 +59,6 @@
 //
 // # Outcomes
 //
-// A call that was sent and not answered may have been carried out. The client library repeats no such call. Redis refuses
-// others before it begins: see refusals.
+// A call that was sent and not answered may have been carried out. The client library repeats no such call. A call that Redis
+// refuses before it begins has certainly done nothing: see refusals.
 package redis

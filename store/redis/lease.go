@@ -18,8 +18,8 @@ const leasesPerCall = 1000
 func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.History, error) {
 	told := b.newTold()
 	name := "open"
-	if !slices.ContainsFunc(leases, func(l cas.NewLease) bool { return !l.Ends }) {
-		name = "hand_on"
+	if allEnd := !slices.ContainsFunc(leases, func(l cas.NewLease) bool { return !l.Ends }); allEnd {
+		name = "hand_on" // a function that a server without room carries out, too
 	}
 	err := b.everywhere(ctx, "open", name, told, len(leases), func(from, to int) []any {
 		var args []any
@@ -37,14 +37,14 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.
 }
 
 // everywhere makes a call about leases in each partition.
-func (b *Backend) everywhere(ctx context.Context, op, name string, told *told, n int, args func(from, to int) []any, each1 func(part, from int, answer []any) error) error {
+func (b *Backend) everywhere(ctx context.Context, op, name string, told *told, n int, args func(from, to int) []any, read func(part, from int, answer []any) error) error {
 	return each(b.all(), op, true, func(part int, _ []int) error {
 		did := false
 		for from := 0; from < n; from += leasesPerCall {
 			to := min(n, from+leasesPerCall)
 			answer, _, err := b.call(ctx, op, name, repeats, part, told, args(from, to)...)
 			if err == nil {
-				err = each1(part, from, answer)
+				err = read(part, from, answer)
 			}
 			if err != nil {
 				return cas.Failed(op, err, did || store.OutcomeUnknown(err))

@@ -90,7 +90,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 				continue
 			}
 			mu.Lock()
-			since(began, found)
+			leftAt(began, found)
 			for i, state := range found {
 				states[i] = combine(states[i], state, first, len(keys) > 0)
 			}
@@ -103,22 +103,22 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 		return nil, nil, err
 	}
 	history := b.together(told)
-	until(began, states)
+	leftNow(began, states)
 	for i := range records {
 		records[i].History = history
-		until(began, records[i].States)
+		leftNow(began, records[i].States)
 	}
 	return records, states, nil
 }
 
-// since makes what is left from now on what was left at a moment, and until does the opposite. In between, other partitions answer.
-func since(began time.Time, states []cas.LeaseState) {
+// leftAt makes what is left from now on what was left at a moment, and leftNow does the opposite. In between, other partitions answer.
+func leftAt(began time.Time, states []cas.LeaseState) {
 	for i := range states {
 		states[i].Left += time.Since(began)
 	}
 }
 
-func until(began time.Time, states []cas.LeaseState) {
+func leftNow(began time.Time, states []cas.LeaseState) {
 	for i := range states {
 		states[i].Left = max(0, states[i].Left-time.Since(began))
 	}
@@ -159,7 +159,7 @@ func (b *Backend) loadSome(ctx context.Context, part int, told *told, began time
 		if records[i], err = decode(keys[i], answer[n], sent); err != nil {
 			return nil, classify("load", err, false)
 		}
-		since(began, records[i].States)
+		leftAt(began, records[i].States)
 		b.history.saw(&records[i])
 	}
 	states := make([]cas.LeaseState, len(leases))
@@ -343,8 +343,8 @@ func (b *Backend) add(list *list, w *cas.Swap) int {
 		list.text(w.Letters[l].Key)
 		list.text(string(w.Letters[l].Body))
 	}
-	const each, ofLetter = 6, 3
-	return each + ofLetter*len(w.Letters)
+	const ofSwap, ofLetter = 6, 3
+	return ofSwap + ofLetter*len(w.Letters)
 }
 
 // swapped reads the answer to one swap.

@@ -90,9 +90,10 @@ LANGUAGE sql AS $$
         waiting, share_limit, slot, holders)::locksidecar.shown_lock
 $$;
 
--- Read Op.ask in store/key/ask.go first: ask does the same with rows, and the steps in it have the same numbers. It
--- differs in steps 4 and 5. A dead holder ends in another transaction, so step 4 answers dead, and the caller asks again.
--- The answer for an asker that cannot have the key (step 5) comes last, when it is sure that nothing is granted.
+-- Read Op.ask in store/key/ask.go first: ask does the same with rows, and the steps in it have the same numbers. They come in
+-- the order 1, 2, 3, 4, 6, 5, 7, 4, 5. Steps 4 and 5 come twice. The first part of step 4 asks whether the key is available. A dead
+-- holder ends in another transaction, so the second part only answers dead, and the caller asks again. The first part of step 5
+-- refuses an ask under another limit. The second part is for an asker that cannot have the key, when it is sure that nothing is granted.
 --
 -- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key in the order
 -- of the asks. If a key is held, it enqueues the attempt (with may_wait) or returns the holder. States, and what else
