@@ -68,8 +68,8 @@ say composer "$(cd "$dist/composer" && echo *)"
 
 release/servers.sh "$dist" "$version"
 
-release/go-module.py "$dist/go" "$version"
-say go "the module github.com/locksidecar/locksidecar/clients/go, as a proxy serves it"
+release/go-modules.py "$dist/go" "$version"
+say go "$(find "$dist/go" -name '*.mod' | wc -l) modules, as a proxy serves them"
 
 # The tests have run before. Maven Central wants a jar with the sources and one with the documentation beside each jar.
 quietly mvn -B -ntp -f clients/java clean deploy -Prelease -DskipTests -Dmaven.install.skip=true \

@@ -277,7 +277,7 @@ def jvm(work: Path) -> None:
 
 
 def go(work: Path, binary: Path) -> None:
-    """An app of its own gets the module as from a proxy, and nothing else."""
+    """An app of its own gets the client as from a proxy, and nothing else."""
     folder = work / "go"
     folder.mkdir()
     (folder / "main.go").write_text(GO)
@@ -292,7 +292,28 @@ def go(work: Path, binary: Path) -> None:
     want("modules of the app", run("go", "list", "-m", "all", cwd=folder, env=environment).split("\n"), ["example.org/app", f"{module} {VERSION}"])
     want("go", run("go", "run", ".", cwd=folder, env=environment), "true")
     run("go", "test", "./...", cwd=folder, env=environment)
-    say("go", f"go get {module}@{VERSION} into an empty app, with no other module; the client has taken a lock, and its test kit, too")
+    known = run("go", "env", "GOMODCACHE")
+    outside = environment | {"GOPROXY": f"file://{DIST / 'go'},file://{known}/cache/download,{run('go', 'env', 'GOPROXY')}", "GONOSUMDB": "github.com/locksidecar/*", "GOFLAGS": "-modcacherw -mod=mod"}
+    for beside in sorted(path.parent.relative_to(DIST / "go") for path in (DIST / "go" / module).glob("*/@v")):
+        run("go", "get", f"{beside}@{VERSION}", cwd=folder, env=outside)
+        run("go", "build", str(beside), cwd=folder, env=outside)
+    say("go", f"go get {module}@{VERSION} into an empty app, with no other module; the client has taken a lock, and its test kit, too; the modules beside it are built")
+
+
+def go_install(work: Path) -> None:
+    """`go install` builds the program from the modules alone: with the client of this version, and not with that of a checkout."""
+    known = run("go", "env", "GOMODCACHE")
+    environment = {
+        **os.environ, "GOPROXY": f"file://{DIST / 'go'},file://{known}/cache/download,{run('go', 'env', 'GOPROXY')}", "GONOSUMDB": "github.com/locksidecar/*",
+        "GOFLAGS": "-modcacherw -trimpath -tags=grpcnotrace", "CGO_ENABLED": "0", "GOMODCACHE": str(work / "modules"), "GOBIN": str(work / "gobin"), "GOTOOLCHAIN": "local",
+    }  # fmt: skip
+    module = "github.com/locksidecar/locksidecar"
+    run("go", "install", f"{module}/cmd/locksidecar@{VERSION}", cwd=work, env=environment)
+    binary = work / "gobin/locksidecar"
+    want("go install", run(binary, "--version").split(",")[0], f"locksidecar {VERSION}")
+    linked = [line.split("\t")[2:4] for line in run("go", "version", "-m", binary).splitlines() if line.startswith(f"\tdep\t{module}")]
+    want("our modules in it", linked, [[f"{module}/clients/go", VERSION]])
+    say("go install", f"{module}/cmd/locksidecar@{VERSION} from the modules alone, into an empty cache")
 
 
 def chart() -> None:
@@ -320,6 +341,7 @@ def main() -> None:
             php(work)
             jvm(work)
             go(work, binary)
+        go_install(work)
         first_lock_of_python(work)
         first_lock_of_node(work)
     chart()

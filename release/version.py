@@ -28,6 +28,8 @@ PLACES = [
     ("clients/ruby/lib/locksidecar/version.rb", r'VERSION = "(.*)"', "python"),
     ("clients/php/src/Version.php", r"NUMBER = '(.*)'", "npm"),
     ("clients/php/composer.json", r'^    "version": "(.*)"', "npm"),
+    ("go.mod", r"locksidecar/clients/go (v\S+)", "tag"),
+    ("clients/go/*/go.mod", r"locksidecar/clients/go (v\S+)", "tag"),
     ("deploy/chart/Chart.yaml", r"^version: (\S+)", "npm"),
     ("deploy/chart/Chart.yaml", r"^appVersion: (\S+)", "tag"),
     ("deploy/chart/README.md", r"--version (\d\S+)", "npm"),

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/mod/modfile"
 	"sigs.k8s.io/yaml"
 )
 
@@ -38,7 +39,7 @@ func TestVersionIsTheSameEverywhere(t *testing.T) {
 func TestVersionIsWrittenEverywhere(t *testing.T) {
 	tree := t.TempDir()
 	if out, err := run(t, "../..", "sh", "-c",
-		`git ls-files -z --cached --others --exclude-standard README.md clients compose.yaml deploy docs examples internal test/node | xargs -0 cp -P --parents --target-directory="$0"`, tree); err != nil {
+		`git ls-files -z --cached --others --exclude-standard README.md clients compose.yaml deploy docs examples go.mod internal test/node | xargs -0 cp -P --parents --target-directory="$0"`, tree); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	version := script(t, "version.py")
@@ -46,6 +47,7 @@ func TestVersionIsWrittenEverywhere(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for file, want := range map[string]string{
+		"go.mod":                               "github.com/locksidecar/locksidecar/clients/go v9.8.7-rc.6\n",
 		"clients/node/package.json":            `"version": "9.8.7-rc.6"`,
 		"clients/python/pyproject.toml":        `version = "9.8.7rc6"`,
 		"deploy/chart/Chart.yaml":              "appVersion: v9.8.7-rc.6",
@@ -135,6 +137,21 @@ func TestNotesAreTheSectionOfTheVersion(t *testing.T) {
 		if out, err := run(t, ".", script(t, "notes.sh"), version, changelog); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v\n%s", version, err, out)
 		}
+	}
+}
+
+// Go refuses `go install …/cmd/locksidecar@VERSION` if the module replaces or excludes others.
+func TestGoInstallTakesTheModule(t *testing.T) {
+	content, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := modfile.Parse("go.mod", content, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Replace) > 0 || len(file.Exclude) > 0 {
+		t.Error("go.mod has a replace or an exclude, so that `go install` of a version is refused; go.work is for what only we need")
 	}
 }
 
