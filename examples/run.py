@@ -40,6 +40,7 @@ EXAMPLES = {
     "node/leader.mjs": ["node"],
     "node/cron.mjs": ["node"],
     "fencing/guarded.sh": ["bash"],
+    "go/fenced/main.go": ["go", "-C", str(ROOT), "run"],
 }
 
 # Those that need frameworks: with --contrib, on PostgreSQL behind two sidecars.
@@ -73,7 +74,7 @@ def main():
     names = arguments.names or list(CONTRIB if arguments.contrib else JVM if arguments.jvm else EXAMPLES)
     if unknown := set(names) - {*EXAMPLES, *CONTRIB, *JVM}:
         p.error(f"no such example: {', '.join(unknown)}")
-    forgotten = {str(f.relative_to(HERE)) for f in HERE.glob("*/*") if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs", ".java")} - {*EXAMPLES, *CONTRIB, *JVM}
+    forgotten = {str(f.relative_to(HERE)) for f in (*HERE.glob("*/*"), *HERE.glob("go/*/*")) if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs", ".java", ".go")} - {*EXAMPLES, *CONTRIB, *JVM}
     if forgotten:
         p.error(f"nothing runs {', '.join(forgotten)}: add it to EXAMPLES")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks

@@ -6,4 +6,4 @@ lint=$PWD/.bin/golangci-lint
 . test/as-released.sh
 .bin/actionlint -shellcheck= -pyflakes=
 "$lint" fmt --diff
-for module in . clients/go bench/clients/go bench/peers test/campaign test/console; do (cd $module && "$lint" run); done
+for module in . clients/go clients/go/locksidecarcron clients/go/locksidecark8s clients/go/locksidecarotel bench/clients/go bench/peers test/campaign test/console; do (cd $module && "$lint" run); done

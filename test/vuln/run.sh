@@ -15,7 +15,7 @@ found=0
 [ $found = 3 ] || { echo "govulncheck does not find the vulnerability of test/vuln/planted" >&2; exit 1; }
 
 # test/k8s is left out: it is all of Kubernetes, and only tests start it.
-for module in . clients/go bench/clients/go bench/peers test/campaign test/console test/image; do
+for module in . clients/go clients/go/locksidecarcron clients/go/locksidecark8s clients/go/locksidecarotel bench/clients/go bench/peers test/campaign test/console test/image; do
   echo "vulnerabilities: $module"
   (cd $module && "$vuln" -db "$db" -test ./...)
 done
