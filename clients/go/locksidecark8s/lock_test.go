@@ -304,6 +304,7 @@ func TestTheRecordIsTheDataOfTheLock(t *testing.T) {
 		t.Error("it holds a released lock")
 	}
 	ok(t, two.Create(t.Context(), record("two")))
+	ok(t, two.Update(t.Context(), resourcelock.LeaderElectionRecord{}))
 }
 
 func TestALockWithoutARecord(t *testing.T) {
