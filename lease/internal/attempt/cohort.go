@@ -10,7 +10,6 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
-	"github.com/locksidecar/locksidecar/lease/internal/keep"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -24,15 +23,14 @@ const CohortTime = 100 * time.Millisecond
 // its own Cohort. It is a [holdings.Cohort].
 type Cohort struct {
 	served []store.AttemptID // see Served
-	// grant is that of the lock if the sidecar may keep it: see [keep.Grant]. Otherwise it is nil.
-	grant *keep.Grant
-	// fate decides once, for a lock with a grant, whether the store is told of it, or it leaves its session unseen by the store.
-	fate atomic.Uint32
 	// until is when the sidecar must ask the store again.
 	until time.Time
+	// handedOn: the lock was given to the next attempt.
+	handedOn atomic.Bool
 
 	*grantees
-	handedOn atomic.Bool
+	// If no attempt of the cohort follows, the sidecar may keep the key: see keepable.go.
+	keepable
 }
 
 // grantees is what the locks of a cohort have in common.
@@ -67,34 +65,6 @@ func HandedOn(h *holdings.Lock) bool {
 // Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it is empty, the store
 // granted this lock.
 func (c *Cohort) Served() []store.AttemptID { return c.served }
-
-// The fates of a lock that may be kept.
-const (
-	undecided = iota
-	toldOf
-	leftUnseen
-)
-
-// Tells must be called before the store is told of a lock, as of its data. It returns false if the lock has left its session, and the
-// store must not be told any more.
-func (c *Cohort) Tells() bool {
-	return c.grant == nil || c.fate.CompareAndSwap(undecided, toldOf) || c.fate.Load() == toldOf
-}
-
-// leavesUnseen decides that the store is told nothing of this lock. Of Tells and leavesUnseen, only the one that is called first returns true.
-func (c *Cohort) leavesUnseen() bool { return c.fate.CompareAndSwap(undecided, leftUnseen) }
-
-// wasTold reports whether the store was told of a lock that may be kept, or may be.
-func (c *Cohort) wasTold() bool { return c.fate.Load() == toldOf }
-
-// takenCohort returns the cohort of a lock that an attempt has taken from a grant that the sidecar kept. The attempt was never in the store's
-// queue, but the store learns of the lock as of one that was handed on.
-func takenCohort(g *keep.Grant, id store.AttemptID, now time.Time) *Cohort {
-	served := []store.AttemptID{id}
-	return &Cohort{
-		grantees: &grantees{granted: g.Visible, all: served}, grant: g, served: served, until: now.Add(CohortTime),
-	}
-}
 
 // extend replaces the list of next waiters by the store's newer one for the grant under this token. That list never needs
 // more tokens than the grant has. extend does nothing if the lock belongs to another grant.

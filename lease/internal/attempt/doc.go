@@ -12,7 +12,8 @@
 //
 // A release: release.go (to the store), cohort.go (to the next waiting call).
 //
-// Kept keys: keep.go (a release keeps a key, a call takes it, it is given up), recall.go (a try that another sidecar's kept key denies).
+// Kept keys: keep.go (a release keeps a key, a call takes it, it is given up), keepable.go (what a lock knows of that), recall.go (a try
+// that another sidecar's kept key denies).
 //
 // # Calls and attempts
 //
@@ -35,10 +36,10 @@
 //
 // # Kept keys
 //
-// A release may be put off: the sidecar keeps the key, and its next call takes it without the store. Package keep has the states. The store's
-// row then names an earlier holder of the grant. So three rules hold. Either the store is told of a lock (Cohort.Tells), or the lock
-// leaves its session without that (leavesUnseen), never both: only then a claim may name the token of the grant instead of the lock's own. A token is given once, and only
-// below the limit of the grant. A key that is given up has one release under way, and every call of this sidecar waits for its outcome.
+// A release may be put off: the sidecar keeps the key, and its next call takes it without the store. Package keep has the states. The
+// store's row then names an earlier holder of the grant. So three rules hold. Either the store is told of a lock, or the lock leaves its
+// session unseen, never both (keepable.go). A token is given once, and only below the limit of the grant. A key that is given up has one
+// release under way, and every call of this sidecar waits for its outcome.
 //
 // # Hand-backs
 //

@@ -14,29 +14,29 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Package keep has the words, and the states of a key. Here are the flows. If the sidecar keeps no keys, aq.keeps is nil.
+// Package keep has the words, and the states of a key. Here are the flows; keepable.go has what a lock knows of them. If the
+// sidecar keeps no keys, aq.keeps is nil.
 
-// keep tells how a release keeps a key: the app has released the lock, and the store is not told. It returns false if the store must be told. byApp: the
-// app has released the lock, and its session goes on.
+// keep tells how a release keeps a key: the app has released the lock, and the store is not told. It returns false if the store
+// must be told. byApp: the app has released the lock, and its session goes on.
 func (aq *Acquirer) keep(r *holdings.Release, byApp bool) bool {
-	// The store let the sidecar keep this grant. If handOn met calls that ended just then, it has added them to Claim.Served: the store must take them out of
-	// its queue, so the key is released.
-	h, c := r.Lock, cohortOf(r.Lock)
-	if c == nil || c.grant == nil || len(r.Claim.Served) > len(c.served) {
+	// The store let the sidecar keep this grant. If handOn met calls that ended just then, it has added them to Claim.Served:
+	// the store must take them out of its queue, so the key is released.
+	h, k := r.Lock, keepableOf(r.Lock)
+	if k == nil || len(r.Claim.Served) > len(h.Cohort().Served()) {
 		return false
 	}
-	// If the store was told of this lock, others see it, and the claim must name its token. If not, the store knows only the grant: from now on it is
-	// told nothing of this lock, such as its data, and the claim names the token of the grant.
-	if !c.leavesUnseen() {
+	// If the store was told of this lock, it is released under its own token. Otherwise the store knows only the grant.
+	if !k.leavesUnseen() {
 		return false
 	}
-	r.Claim.Token, r.Claim.Served = c.grant.Visible, nil
+	r.Claim.Token, r.Claim.Served = k.grant.Visible, nil
 	// An outcome, a request to stop and a lock that is undelivered or shared are for the store.
 	if !byApp || r.Claim.Outcome != store.NoOutcome || r.Claim.AtOnce || r.ToStore {
 		return false
 	}
 	// The sidecar answers for the key as long as it trusts the lease of the grant, and hears when another one wants the key.
-	g, l, t := c.grant, h.Lease(), clock.Read(aq.clk)
+	g, l, t := k.grant, h.Lease(), clock.Read(aq.clk)
 	if l != g.Lease || !l.Alive(t) || !aq.mayKeepUnder(l) {
 		return false
 	}
@@ -103,11 +103,6 @@ func (c *Call) UntilGivenUp(givenUp <-chan struct{}) error {
 		err = c.Until(givenUp) // or until the store's time is over
 	}
 	return err
-}
-
-// mayBeKept reports whether the attempt is for such a lock as may be kept, and so may be taken, too.
-func (b *Attempt) mayBeKept() bool {
-	return b.req.Bind == types.BindSession && !b.req.Shared && b.req.MinHold == 0 && !b.req.Skip && b.quota.Key == ""
 }
 
 // take makes a key that was kept the attempt's. It returns false if the lock is handed back after that.
@@ -234,50 +229,6 @@ func (aq *Acquirer) Enter(keys ...string) (leave func()) {
 	}
 }
 
-// heldKeepable returns the lock of a key if it has a grant that may be kept, and the store was not told of it yet.
-func (aq *Acquirer) heldKeepable(key string) (*holdings.Lock, *keep.Grant) {
-	if h := aq.holdings.Get(key); h != nil {
-		if c := cohortOf(h); c != nil && c.grant != nil && !c.wasTold() {
-			return h, c.grant
-		}
-	}
-	return nil, nil
-}
-
-// Taken returns the lock of a key if it was taken from what this sidecar kept, and the store was not told of it yet. Otherwise it returns nil.
-func (aq *Acquirer) Taken(key string) *holdings.Lock {
-	if h, _ := aq.heldKeepable(key); h != nil && h.IsServed() {
-		return h
-	}
-	return nil
-}
-
-// wasRecalled reports whether another sidecar waits for a lock, as far as a recall has said so.
-func (aq *Acquirer) wasRecalled(h *holdings.Lock) bool {
-	c := cohortOf(h)
-	return c != nil && c.grant != nil && aq.keeps.Recalled(c.grant)
-}
-
-// tellIfRecalled tells the store of a lock that has just come, if its grant was recalled before the lock could be found here.
-func (aq *Acquirer) tellIfRecalled(g *keep.Grant, token int64) {
-	if !aq.keeps.Recalled(g) {
-		return
-	}
-	if h := aq.holdings.Find(g.Key, token); h != nil {
-		aq.later.Spawn(func() { aq.tell(h) })
-	}
-}
-
-// keepable returns the cohort of a grant that the store lets this sidecar keep, or nil. asked is when the question was sent.
-func (b *Attempt) keepable(ans *store.Answer, asked, now time.Time) *Cohort {
-	if !ans.Keepable || b.aq.keeps == nil || asked.IsZero() || !b.mayBeKept() {
-		return nil
-	}
-	c := newCohort(ans, now)
-	c.grant = keep.NewGrant(b.req.Key, b.Lease(), ans.Token, asked, ans.AcquiredAt, now)
-	return c
-}
-
 // last is the Last of the attempt's ask: see [store.Ask].
 func (b *Attempt) last() int64 {
 	if b.aq.keeps == nil || !b.mayBeKept() {
@@ -292,19 +243,6 @@ func (b *Attempt) last() int64 {
 		return 0
 	}
 	return last
-}
-
-// noteReleased records that the store has confirmed the release of a lock, for the next ask.
-func (aq *Acquirer) noteReleased(h *holdings.Lock) {
-	if aq.keeps == nil || h.IsShare() {
-		return
-	}
-	switch c := cohortOf(h); {
-	case c == nil || len(c.served) == 0 || c.wasTold(): // the store knew this lock
-		aq.keeps.Released(h.Key, h.Token)
-	case c.grant != nil:
-		aq.keeps.Released(h.Key, c.grant.Visible)
-	}
 }
 
 // IsKept reports whether a key is kept here, or being given up: no session has it.

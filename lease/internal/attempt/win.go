@@ -25,24 +25,24 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 		b.comesLate()
 		return
 	}
-	// The store may have named the waiters behind this attempt: the sidecar then serves them without it. An attempt that was never in the queue has none.
+	// The lock knows who may have the key after it without the store.
 	var cohort *Cohort
-	if b.inQueue.Load() && !b.req.Shared {
+	mayKeep := b.mayKeep(ans, asked)
+	switch {
+	case mayKeep: // the next session here
+		cohort = b.keepableCohort(ans, asked, t.Now)
+	case b.inQueue.Load() && !b.req.Shared: // the waiters behind it; an attempt that was never in the queue has none
 		cohort = newCohort(ans, t.Now)
 	}
-	// A grant that may be kept has no waiters behind it, either. Its lock carries the grant in place of a cohort, for the release.
-	if keepable := b.keepable(ans, asked, t.Now); keepable != nil {
-		cohort = keepable
-	}
-	// The lock becomes the session's, as an undelivered one: the app sees it when its call returns ([Call.Await]). If nobody wants it any more, or the
-	// lease is lost, it is handed back.
+	// The lock becomes the session's, as an undelivered one: the app sees it when its call returns ([Call.Await]). If nobody wants it
+	// any more, or the lease is lost, it is handed back.
 	got := b.getLocked(ans, asked, t, cohort)
 	b.mu.Unlock()
 	b.noteGot(ans, &got, t.Now)
-	if !got.won {
+	switch {
+	case !got.won:
 		b.handBack(ans.Token)
-	}
-	if got.won && cohort != nil && cohort.grant != nil {
+	case mayKeep:
 		b.aq.keeps.Won(cohort.grant)
 		b.aq.tellIfRecalled(cohort.grant, ans.Token)
 	}
