@@ -827,6 +827,44 @@ func TestAFailoverWithKeptKeys(t *testing.T) {
 	}
 }
 
+// A take is handed back if its lease was retired meanwhile. If the store does not confirm that, the call ends in time.
+// Proves: promise 9, trap kept key
+func TestATakeIsHandedBackInTime(t *testing.T) {
+	handedBack := 0
+	for moment := range 12 {
+		keepers(t, func(t *testing.T, a, _ *rig) {
+			s := a.explicitSession()
+			a.keeps(s, "k")
+			l := a.m.leases.Get(a.m.cfg.TTL)
+			var went atomic.Int64
+			a.clk.atRead(moment, func() {
+				a.unlessLocked(s, func() {
+					a.st.failover()
+					for range 60 { // until the next renewal
+						if time.Sleep(100 * time.Millisecond); a.m.leases.Retired(l) {
+							break
+						}
+					}
+					a.st.set("Release", fault{lose: true})
+					went.Store(time.Now().UnixNano())
+				})
+			})
+			_, err := a.try(s, "k")
+			a.clk.next.Store(nil)
+			if took := time.Since(time.Unix(0, went.Load())); went.Load() != 0 && took > types.Patience(a.m.cfg.StoreTimeout)+soon {
+				t.Errorf("moment %d: answered after %s with %v", moment, took, err)
+			}
+			if a.st.count("Release") > 1 && err != nil { // the first one makes the key keepable
+				handedBack++
+			}
+			a.st.lift("Release")
+		})
+	}
+	if handedBack == 0 {
+		t.Error("no take was handed back")
+	}
+}
+
 // The drain gives all kept keys up first. After Stop, nothing is left.
 // Proves: trap kept key
 func TestADrainGivesKeptKeysUp(t *testing.T) {

@@ -45,13 +45,8 @@ type Call struct {
 	// onlyRecalls: the call does not wait. It is queued for a moment, so that another sidecar learns of it: see RecallOnce.
 	onlyRecalls bool
 
-	// The end of the call: see StartTimer and endWait. A call that waits: time fires at the end of the wait (timed is set then), and a second time when
-	// the store has had its time to say whether the call was granted. A call that does not wait: over is closed when the store has had its time; if
-	// over is nil, time fires then.
-	timer *time.Timer
-	time  <-chan time.Time
-	timed bool
-	over  <-chan struct{}
+	// limit is until when the call waits: see wait.go.
+	limit limit
 }
 
 // NewCall makes a call that asks for one lock. s is nil with BindTTL.
@@ -117,7 +112,7 @@ func (c *Call) Acquire() (types.Grant, error) {
 
 // tryUntilDecided makes attempts until one wins, or the call gives up.
 func (c *Call) tryUntilDecided() (types.Grant, error) {
-	defer c.stopTimer()
+	defer c.limit.stop()
 	// Meanwhile another call of the same owner may get the lock. Then this one enters, and gives its queue position up.
 	if c.req.Wait != 0 && c.req.Reentrant {
 		e := c.S.ExpectEntry(c.req)
@@ -195,7 +190,6 @@ func (c *Call) SettleLast() error {
 	if c.attempts == 0 || !FixesID(c.req) {
 		return nil
 	}
-	c.StartTimer()
 	return c.Until(c.CleanedUp())
 }
 
@@ -241,63 +235,12 @@ func (c *Call) opened(l *heartbeat.Lease) error {
 		return l.Err()
 	default:
 	}
-	c.StartTimer()
 	err := c.Until(l.Opened())
 	c.tick = clock.Read(c.aq.clk)
 	if err != nil {
 		return err
 	}
 	return l.Err()
-}
-
-// Await tells how a call waits for its attempt. If the call must end before, it leaves the attempt, which hands back what it
-// still wins.
-func (c *Call) Await(b *Attempt) (types.Grant, error) {
-	if b.runInCaller && c.ctx.Err() != nil { // the caller left while this goroutine ran the statement, and could not see it
-		b.Cancel()
-		return types.Grant{}, types.Left(c.ctx)
-	}
-	if b.HasEnded() { // the frequent case; timer and channel would cost time
-		return c.outcome(b)
-	}
-	if c.timed { // while a kept key was given up: see UntilGivenUp
-		b.timeIsUp()
-	}
-	c.StartTimer()
-	ending, draining := c.endings()
-	done := b.Ends()
-	// A close of the connection also ends its session. If both are seen at once, either is the answer; nobody reads it.
-	for {
-		var err error
-		select {
-		case <-done:
-			return c.outcome(b)
-		case <-c.time:
-			if c.endWait() {
-				b.timeIsUp() // it is over when the store has said whether it was granted
-				continue
-			}
-			err = c.silence(true)
-		case <-c.over:
-			err = c.silence(true)
-		case <-c.mayEnter:
-			if g, ok := c.enter(); ok {
-				b.Cancel() // and its queue position
-				return g, nil
-			}
-			continue
-		case <-c.ctx.Done(): // its connection has closed
-			err = types.Left(c.ctx)
-		case <-ending:
-			err = types.ErrSessionEnded
-		case <-c.withdrawn: // a release by its request id
-			err = types.ErrWithdrawn
-		case <-draining:
-			err = types.ErrDraining
-		}
-		b.Cancel()
-		return types.Grant{}, err
-	}
 }
 
 func (c *Call) outcome(b *Attempt) (types.Grant, error) {
@@ -349,95 +292,4 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 		return types.Grant{}, types.ErrSessionEnded
 	}
 	return types.Grant{}, b.whyHandedBack()
-}
-
-// Until waits until something is closed, or returns why the call gives up before.
-func (c *Call) Until(something <-chan struct{}) error {
-	ending, draining := c.endings()
-	select {
-	case <-something:
-		return nil
-	case <-c.time:
-		if c.endWait() {
-			return c.Timeout()
-		}
-		return c.silence(false)
-	case <-c.over:
-		return c.silence(false)
-	case <-c.ctx.Done():
-		return types.Left(c.ctx)
-	case <-ending:
-		return types.ErrSessionEnded
-	case <-c.withdrawn:
-		return types.ErrWithdrawn
-	case <-draining:
-		return types.ErrDraining
-	}
-}
-
-// endings are closed when the call's session ends, and for a waiting call when the sidecar drains.
-func (c *Call) endings() (session, draining <-chan struct{}) {
-	if c.S != nil {
-		session = c.S.Ending()
-	}
-	if c.req.Wait != 0 {
-		draining = c.aq.draining
-	}
-	return session, draining
-}
-
-// Timeout is the error if the wait ends without the lock.
-func (c *Call) Timeout() error {
-	// Time may be up before the call was queued. Then position is where it would have been queued.
-	now := c.aq.clk.Now()
-	e := &types.TimeoutError{Lock: store.Lock{Key: c.req.Key}, Age: now.Sub(c.began), Position: c.position, Waited: now.Sub(c.began)}
-	if c.seen != nil {
-		e.Age = now.Sub(c.seenAt)
-		e.Lock = c.seen.Aged(e.Age)
-	}
-	if e.Position == 0 {
-		e.Position = e.Lock.QueueLength + 1
-	}
-	if c.onlyRecalls { // it did not wait
-		return &types.HeldError{Lock: e.Lock}
-	}
-	return e
-}
-
-// StartTimer starts the timer for the end of the wait. A call that does not wait has the time of [types.Patience].
-func (c *Call) StartTimer() {
-	if c.timer != nil || c.over != nil || c.req.Wait < 0 {
-		return
-	}
-	limit, waited := c.req.Wait, c.aq.clk.Now().Sub(c.began)
-	if limit == 0 {
-		if waited < c.aq.cfg.StoreTimeout/20 { // nearly always
-			c.over = c.aq.patience.Over()
-			return
-		}
-		limit = types.Patience(c.aq.cfg.StoreTimeout)
-	}
-	c.timer = time.NewTimer(limit - waited)
-	c.time = c.timer.C
-}
-
-// endWait notes that the timer has fired. It returns false if the store's time is over. After a wait, the store has that time to say
-// whether the call was granted meanwhile.
-func (c *Call) endWait() bool {
-	if c.timed || c.req.Wait == 0 {
-		return false
-	}
-	c.timed = true
-	c.timer.Reset(types.Patience(c.aq.cfg.StoreTimeout))
-	return true
-}
-
-func (c *Call) silence(asked bool) error {
-	return types.Silence("acquire", c.aq.cfg.StoreTimeout, asked)
-}
-
-func (c *Call) stopTimer() {
-	if c.timer != nil {
-		c.timer.Stop()
-	}
 }

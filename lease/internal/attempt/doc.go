@@ -2,8 +2,8 @@
 //
 // # Where to read
 //
-// A call: acquire.go (the beginning), call.go (its attempts and its wait), retry.go (another attempt), ownkey.go (a key of
-// its own session), turns.go (request ids), group.go (several keys).
+// A call: acquire.go (the beginning), call.go (its attempts), wait.go (its wait, and all that ends it), retry.go (another attempt),
+// ownkey.go (a key of its own session), turns.go (request ids), group.go (several keys).
 //
 // An attempt: attempt.go, phase.go (its phases), ask.go (the first question), win.go (a grant), end.go (all other ends, in a table),
 // cleanup.go (what is sent then, and until when), move.go (the lease is replaced).

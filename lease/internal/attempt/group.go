@@ -52,7 +52,7 @@ func (c *Call) Arrive() (came *Arrival, late bool) {
 
 // Leave stops the call's timer and ends its trace.
 func (c *Call) Leave() {
-	c.stopTimer()
+	c.limit.stop()
 	c.tr.Leave()
 }
 

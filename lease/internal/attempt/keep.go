@@ -93,18 +93,6 @@ func (c *Call) takeKept(b *Attempt) (decided bool, err error) {
 	}
 }
 
-// UntilGivenUp waits for the outcome of a give-up. Nobody has the key, so the end of the call's wait does not end that: the call still asks then,
-// once.
-func (c *Call) UntilGivenUp(givenUp <-chan struct{}) error {
-	c.StartTimer()
-	before := c.timed
-	err := c.Until(givenUp)
-	if c.timed && !before {
-		err = c.Until(givenUp) // or until the store's time is over
-	}
-	return err
-}
-
 // take makes a key that was kept the attempt's. It returns false if the lock is handed back after that.
 func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 	aq := b.aq

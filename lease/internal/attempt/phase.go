@@ -41,12 +41,8 @@ const (
 	leaseLost
 )
 
-var (
-	// errTimeUp ends an attempt whose call's wait is over.
-	errTimeUp = errors.New("waited in vain")
-	// ErrAttemptLost ends an attempt whose lease or queue position is lost. The call may try again.
-	ErrAttemptLost = errors.New("the lease or the place in line is gone")
-)
+// ErrAttemptLost ends an attempt whose lease or queue position is lost. The call may try again.
+var ErrAttemptLost = errors.New("the lease or the place in line is gone")
 
 // arrive begins the wait, because another holder has the key, or other calls came before. It reports whether the attempt
 // must leave instead.

@@ -25,8 +25,8 @@ func (c *Call) RecallOnce(err error) bool {
 	own := *c.req
 	own.Wait = c.aq.clk.Now().Sub(c.began) + RecallWait
 	c.req, c.onlyRecalls = &own, true
-	c.stopTimer()
-	c.timer, c.time, c.over = nil, nil, nil
+	c.limit.stop()
+	c.limit = limit{} // that of a call that waits
 	return true
 }
 

@@ -22,7 +22,7 @@ const (
 // cause, or if one attempt after another ends like this.
 func (c *Call) MayGoOn(err error) error {
 	outage := c.WasQueued && store.Unavailable(err)
-	if !errors.Is(err, ErrAttemptLost) && (!outage || c.timed) {
+	if !errors.Is(err, ErrAttemptLost) && (!outage || c.limit.waitOver) {
 		return err
 	}
 	switch {
@@ -32,7 +32,7 @@ func (c *Call) MayGoOn(err error) error {
 		return types.ErrSessionEnded
 	case c.aq.IsDraining():
 		return types.ErrDraining
-	case c.timed:
+	case c.limit.waitOver:
 		return c.Timeout()
 	case c.req.Wait == 0 && c.attempts >= MaxAttempts:
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
@@ -56,7 +56,6 @@ func (c *Call) waitOut() error {
 }
 
 func (c *Call) pause() error {
-	c.StartTimer()
 	c.rest = max(c.rest, restMin)
 	rested := make(chan struct{})
 	timer := time.AfterFunc(clock.Jittered(c.rest), func() { close(rested) })
@@ -78,5 +77,5 @@ func (c *Call) awaitEntry() error {
 	defer e.Close()
 	defer time.AfterFunc(RestMax, e.Wake).Stop()
 	c.aq.Queue.hint(c.aq.Queue.those(func(b *Attempt) bool { return b.s == c.S && b.req.Key == c.req.Key }))
-	return c.Until(e.Opens())
+	return c.whyEnded(c.firstOf(e.Opens(), nil)) // it waits for its owner, not for the store: this does not start its time
 }

@@ -237,7 +237,6 @@ func (g *group) heldInCache() (store.Lock, bool) {
 // settled waits until the locks of calls are handed back, so that the next question does not find them held.
 func (g *group) settled(calls []*attempt.Call) error {
 	for _, c := range calls {
-		c.StartTimer()
 		if err := c.Until(c.CleanedUp()); err != nil {
 			return err
 		}
@@ -339,7 +338,6 @@ func (g *group) advance() error {
 // try makes attempts for the first call, and for as many others as one question may contain.
 func (g *group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	c, most := calls[0], 1
-	c.StartTimer()
 	if !g.gs.cfg.Inline {
 		most = min(len(calls), g.gs.cfg.BatchMax)
 	}
