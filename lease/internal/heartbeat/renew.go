@@ -87,47 +87,54 @@ func (ls *Leases) renew(due []*Lease) {
 	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), early: clock.Jitter()}
 	r.suspended = ls.cfg.Clock.Suspended(r.sent)
 	answer, err := ls.sendRenewal(due)
-	confirmed := make(map[store.LeaseID]bool, len(answer.Renewed))
-	for _, id := range answer.Renewed {
-		confirmed[id] = true
-	}
 	if answer.Signals {
 		ls.cfg.Users.SignalsWait()
 	}
 	// A confirmed lease is trusted for longer. One that the store does not know any more is lost. Without an answer, the next
-	// try follows soon. A lease of another history gets no new locks, and its users are moved to a fresh lease.
+	// try follows soon. After a failover, some may be doubtful: see verify.
 	var doubtful []*Lease
 	for _, l := range due {
 		if slices.Contains(answer.Reconcile, l.id) {
-			if ls.retire(l) {
-				ls.cfg.Users.LeaseRetired(l)
-			}
 			doubtful = append(doubtful, l)
-			delete(confirmed, l.id) // its locks are not verified yet
 			continue
 		}
-		r.apply(l, confirmed[l.id], err)
+		r.apply(l, slices.Contains(answer.Renewed, l.id), err)
 	}
 	ls.changed()
-	// The store may have forgotten locks of another history, so they are verified before their lease is trusted for longer.
 	if len(doubtful) > 0 {
-		unverified := ls.cfg.Users.Verify(ls.ctx, doubtful, answer.History, func(l *Lease) {
-			confirmed[l.id] = true
-			r.apply(l, true, nil)
-			ls.changed()
-		})
-		for _, l := range doubtful {
-			if !confirmed[l.id] {
-				r.apply(l, false, unverified)
-			}
-		}
-		ls.changed()
-		err = errors.Join(err, unverified)
+		err = errors.Join(err, r.verify(doubtful, answer.History))
 	}
 	if err != nil {
 		ls.cfg.Log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
 	}
-	ls.cfg.Observer.Renewal(ls.cfg.Clock.Now().Sub(r.sent), len(due), len(confirmed), err)
+	ls.cfg.Observer.Renewal(ls.cfg.Clock.Now().Sub(r.sent), len(due), r.confirmed, err)
+}
+
+// verify tells how doubtful leases are renewed: the store has renewed them, but it is in another history, and may have forgotten locks
+// under them.
+func (r *renewal) verify(doubtful []*Lease, history store.History) error {
+	ls := r.ls
+	// Such a lease gets no new locks, and its users are moved to a fresh lease.
+	for _, l := range doubtful {
+		if ls.retire(l) {
+			ls.cfg.Users.LeaseRetired(l)
+		}
+	}
+	// The locks that the store has forgotten are lost. A lease whose locks are all verified is trusted for longer, like a plain one.
+	trusted := make(map[*Lease]bool, len(doubtful))
+	err := ls.cfg.Users.Verify(ls.ctx, doubtful, history, func(l *Lease) {
+		trusted[l] = true
+		r.apply(l, true, nil)
+		ls.changed()
+	})
+	// The others are renewed and verified again soon, until their deadlines.
+	for _, l := range doubtful {
+		if !trusted[l] {
+			r.apply(l, false, err)
+		}
+	}
+	ls.changed()
+	return err
 }
 
 // sendRenewal asks the store to renew the due leases. It waits at most StoreTimeout, and not after the last of their deadlines.
@@ -149,6 +156,7 @@ type renewal struct {
 	sent      time.Time     // before the question; the new terms count from here
 	suspended time.Duration // how long the machine had been suspended in all at sent
 	early     float64       // the factor of the interval to the next renewal, at most 1: see clock.Jitter
+	confirmed int           // the number of leases that are renewed, and verified if they were doubtful
 }
 
 // apply extends the trust in a renewed lease, and sets its next renewal. If there was no error and the
@@ -157,6 +165,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 	cfg := &r.ls.cfg
 	next := cfg.Clock.Now().Add(clock.RetryPause)
 	if ok { // even if other leases could not be renewed
+		r.confirmed++
 		next = r.sent.Add(time.Duration(float64(interval(l.ttl, cfg.RenewInterval)) * r.early))
 	}
 	if err == nil && !ok {
