@@ -13,7 +13,8 @@ type leaseUsers struct{ m *Manager }
 
 // LeaseLost tells what ends with a lease, before it is revoked.
 func (u leaseUsers) LeaseLost(l *heartbeat.Lease, reason types.LostReason) (locks, waits int) {
-	// Sessions lose their locks. The app of an explicit session is told by its stream, the others by their next call. Claims on the locks are refused from now on.
+	// Sessions lose their locks. The app of an explicit session is told by its stream, the others by their next call: see
+	// holdings/lost.go. Claims on the locks are refused from now on.
 	under := u.m.holdings.On(l)
 	for _, h := range under {
 		h.LoseUnder(l, reason)

@@ -2,9 +2,10 @@
 // not ask the store, and passes releases to a [Releaser].
 //
 // session.go is a session, lock.go a lock, set.go all sessions, index.go how locks are found. quota.go counts calls in the
-// limit, undelivered.go is how a grant becomes a lock of a session. end.go is how it ends, lost.go how a session loses it, ends.go
-// what is remembered of it, release.go its release while that is under way. reentry.go and entrance.go
-// are how its owner enters it again, share.go how it becomes a share, stop.go how its holder is asked to stop.
+// limit, undelivered.go is how a grant becomes a lock of a session. end.go is how it leaves the session, lost.go how a session loses
+// it, and what the app hears of that, lostearly.go what the store may still have then. ends.go is what is remembered of it, release.go
+// its release while that is under way. reentry.go and entrance.go are how its owner enters it again, share.go how it becomes a share,
+// stop.go how its holder is asked to stop.
 //
 // # Sessions and locks
 //

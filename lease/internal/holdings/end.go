@@ -57,30 +57,6 @@ func (s *Session) observeEnd(h *Lock, e End) {
 	s.set.obs.HoldEnded(h.span, h.Key, reason, heldFor)
 }
 
-// LoseAtMaxHold ends a lock whose MaxHold is over. The lock is lost and also released, because its lease lives on.
-func (h *Lock) LoseAtMaxHold() {
-	if h.LoseAndRelease(types.LostMaxHold) {
-		h.s.set.obs.MaxHoldOver(h.observed())
-	}
-}
-
-// LoseAndRelease removes a lock from its session, notifies the session of the loss, and releases the lock. It
-// returns false if the session no longer holds the lock. A break also ends its MinHold.
-func (h *Lock) LoseAndRelease(reason types.LostReason) bool {
-	r := h.newEnd(nil)
-	r.Claim.AtOnce = reason == types.LostForced
-	h.s.mu.Lock()
-	ok := h.s.loseLocked(h, reason)
-	if ok {
-		h.s.addReleaseLocked(r)
-	}
-	h.s.mu.Unlock()
-	if ok {
-		h.s.set.rel.Release(r)
-	}
-	return ok
-}
-
 // HandBack ends an entry whose answer could not be delivered. With the last entry, the lock leaves the session, and the
 // caller releases it. Otherwise it returns nil.
 func (s *Session) HandBack(g types.Grant) *Release {
