@@ -51,9 +51,10 @@ func (s *Server) serve(nc net.Conn) {
 	}
 }
 
-// Disconnected ends the connection's session.
+// Disconnected ends the connection's session. The guard of a call and the serving goroutine may both see the close and come here.
 func (c *connection) Disconnected() { c.end(c.session) }
 
+// end ends a session, which releases all its locks. Only the first call has an effect: see [lease.Session.End].
 func (c *connection) end(s *lease.Session) {
 	if s == nil {
 		return

@@ -48,7 +48,7 @@ func (k *call) keyEvents(key string) *wire.Problem {
 	st := k.c.NewStream(maxKeyEvents)
 	st.Log = k.logger().With("key", key)
 	st.OnDrop = func() { st.Finish(true) }
-	st.OnLeave = func() { st.Finish(false) }
+	st.OnStop = func() { st.Finish(false) }
 	u := &subscription{
 		srv: k.srv, key: key, traceparent: k.traceparent(), st: st, cancel: cancel, done: make(chan struct{}),
 	}

@@ -54,7 +54,7 @@ func (k *call) openSession() *wire.Problem {
 	}
 	st.Log = k.logger().With("session", s.Name())
 	st.OnDrop = func() { c.end(s) }
-	st.OnLeave = func() { s.End(lease.EndShutdown) }
+	st.OnStop = func() { s.End(lease.EndShutdown) }
 	st.Open(wire.SessionEvent{Session: s})
 	k.stream(st)
 	return nil

@@ -225,8 +225,8 @@ func (c *Conn) setDeadlineNow(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// disconnected notifies the owner and the stream. The watch may call it while the serving goroutine blocks.
-func (c *Conn) disconnected() {
+// notifyClose tells the owner and the stream that the connection has closed. The watch may call it while the serving goroutine blocks.
+func (c *Conn) notifyClose() {
 	c.owner.Disconnected()
 	if st := c.stream.Load(); st != nil {
 		st.OnDrop()
@@ -241,7 +241,7 @@ func (c *Conn) Close() error {
 	c.closed = true
 	c.releaseAnswer()
 	c.releaseBody()
-	c.disconnected()
+	c.notifyClose()
 	if c.linger {
 		c.lingerOn()
 	}
@@ -268,10 +268,10 @@ func (c *Conn) cut() {
 	_ = c.under.Close()
 }
 
-// leave ends the connection from another goroutine: now if it is idle, otherwise after its answer.
-func (c *Conn) leave() {
+// stop ends the connection as the sidecar stops, from another goroutine: now if it is idle, otherwise after its answer.
+func (c *Conn) stop() {
 	if st := c.stream.Load(); st != nil {
-		st.OnLeave()
+		st.OnStop()
 		return
 	}
 	if !c.busy.Load() {

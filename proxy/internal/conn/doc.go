@@ -1,4 +1,13 @@
 // Package conn contains the sockets of the proxy: it makes the Unix socket, limits connections, enforces
 // the time limits of requests and answers, notices closed peers, and writes event streams. It does not know
 // routes, sessions or locks. An [Owner] contains everything that ends with a connection.
+//
+// # How a connection ends
+//
+//	Conn.Close         the serving goroutine closes the connection: fasthttp when Read fails, or the end of a stream
+//	watch.noticeClose  during a call, its guard sees that the peer has closed. It cancels the call, whose end leads to Close
+//	Conn.cut           another goroutine closes the socket, to make room or because a reader is too slow. Read or the guard sees that
+//	Conn.stop          the sidecar stops: an idle connection is cut, a stream finishes, any other closes after its answer
+//
+// Close and noticeClose tell the owner (notifyClose), so the owner may hear of a close twice.
 package conn

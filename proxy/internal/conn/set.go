@@ -280,7 +280,7 @@ func (s *Set) Stopping() bool { return s.stopping.Load() }
 func (s *Set) Stop(patience time.Duration) {
 	s.accepting.Wait()
 	for _, c := range s.Conns() {
-		c.leave()
+		c.stop()
 	}
 	late := time.AfterFunc(patience, func() {
 		for _, c := range s.Conns() {

@@ -17,9 +17,9 @@ const eventsPerWrite = 256
 type Stream struct {
 	// Log is for lines about the stream, with its attributes.
 	Log *slog.Logger
-	// OnDrop is called when the reader has left, OnLeave when the sidecar stops. Both must cause a Finish.
+	// OnDrop is called when the reader has left, OnStop when the sidecar stops. Both must cause a Finish.
 	// They may be called repeatedly.
-	OnDrop, OnLeave func()
+	OnDrop, OnStop func()
 	// OnClose, if not nil, is called when the connection has closed.
 	OnClose func()
 
@@ -104,7 +104,7 @@ func (st *Stream) Begin() {
 	st.c.stream.Store(st)
 	st.c.set.serving.Add(1)
 	if st.c.set.Stopping() { // Set.Stop may not have seen the stream
-		st.OnLeave()
+		st.OnStop()
 	}
 }
 
@@ -126,7 +126,7 @@ func (st *Stream) Serve() {
 	go func() {
 		defer close(watched)
 		if st.c.raw != nil && awaitClose(st.c.raw) {
-			st.c.disconnected()
+			st.c.notifyClose()
 		}
 	}()
 	if err := st.failure(st.run()); err != nil {

@@ -95,13 +95,13 @@ func (w *watch) guardIfLong() (later bool) {
 func (w *watch) guard(call *call, ended chan<- struct{}) {
 	defer close(ended)
 	if awaitClose(w.c.raw) {
-		w.leave(call)
+		w.noticeClose(call)
 	}
 }
 
-// leave ends the call if it is cancelable, and notifies the owner. The cancellation comes first: a wait whose session ends
+// noticeClose ends the call if it is cancelable, and notifies the owner. The cancellation comes first: a wait whose session ends
 // because of it must know that its caller has left. The lock is held meanwhile, because EndCall waits for the notice.
-func (w *watch) leave(call *call) {
+func (w *watch) noticeClose(call *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.call != call || w.callerLeft.Swap(true) {
@@ -110,7 +110,7 @@ func (w *watch) leave(call *call) {
 	if call.cancelable {
 		call.cancel()
 	}
-	w.c.disconnected()
+	w.c.notifyClose()
 }
 
 // awaitClose sleeps until the connection closes, or its read deadline passes (false). It does not take

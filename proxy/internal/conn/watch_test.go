@@ -92,7 +92,7 @@ func TestCallEndsBeforeItsSession(t *testing.T) {
 	}, nil)
 	c := newConn(set, server, Unix)
 	ctx = c.BeginCall(context.Background(), true)
-	c.watch.leave(c.watch.call)
+	c.watch.noticeClose(c.watch.call)
 	if len(noticed) != 1 || noticed[0] == nil {
 		t.Errorf("noticed %v, want once with the context's end", noticed)
 	}
