@@ -20,12 +20,25 @@ func TestMain(m *testing.M) {
 	if child := os.Getenv(childVariable); child != "" {
 		os.Exit(children[child]())
 	}
+	end := forExamples()
 	code := m.Run()
+	end()
 	if left := leaked(); code == 0 && left != "" {
 		_, _ = os.Stderr.WriteString("goroutines of the client are left after all tests:\n" + left)
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// forExamples starts the sidecar of the examples, because an example has no testing.T.
+func forExamples() (end func()) {
+	s, err := locksidecartest.Launch(nil)
+	if err != nil {
+		_, _ = os.Stderr.WriteString("the examples have no sidecar: " + err.Error() + "\n")
+		return func() {}
+	}
+	_ = os.Setenv("LOCKSIDECAR_SOCKET", s.Socket)
+	return s.Close
 }
 
 // leaked are the goroutines of closed clients.
