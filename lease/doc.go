@@ -79,6 +79,9 @@
 // arrivals, in the session's limit, a turn). Lost: the store or a deadline has ended it; released: the app has; handed back: it was
 // undelivered. Over: an attempt has its outcome; ended: it has also left the queue and its lease.
 //
+// To hand off: the store gives a released key to the first waiter. To hand on: the sidecar gives it to the next call of the cohort, without
+// the store. A hand-over is either of them. To hand back: to release a grant that nobody wants. To give up: to release a key that was kept.
+//
 // # Mutexes
 //
 // A goroutine that has one of these locked locks only later ones: the arrivals of a sidecar, its queue, an attempt, a session, a shard of the

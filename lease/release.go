@@ -34,8 +34,9 @@ func (m *Manager) Release(ctx context.Context, s *holdings.Session, req types.Re
 func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.cfg.Clock)
 	h := m.ownClaim(c, t)
-	// If the session does not hold the lock, the caller may have released it before: it waits for that release. Or the lock
-	// was lost. Else it is a bind:ttl lock, or a wrong claim: only the store can tell.
+	// If the session does not hold the lock, the caller may have released it before: it waits for that release. (A higher number of
+	// entries means an earlier release than that.) Or the lock was lost. Else it is a bind:ttl lock, or a wrong claim: only the store
+	// can tell.
 	if h == nil {
 		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.UnderWay() && req.Reentry <= 1 {
 			return e.Release.Again(ctx, m.cfg.StoreTimeout)

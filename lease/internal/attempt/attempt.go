@@ -60,7 +60,7 @@ type Attempt struct {
 	position  int
 	wasQueued bool
 
-	// The times of checks. Answers and checks write these fields, and the queue's watch reads them. hinted: the attempt should be
+	// The times of checks. Answers and checks write these fields, and checkWhenDue reads them. hinted: the attempt should be
 	// checked now. News may set it before the attempt is queued, or during a check.
 	checkAt, checkedAt time.Time
 	holderExpiry       time.Time // by the last answer

@@ -56,7 +56,7 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 
 // Acquire tells how a call gets its lock:
 //
-//  1. It may get or be refused the lock without the store: its owner has it, or the key was seen held a moment ago. See Acquire.
+//  1. It may get or be refused the lock without the store: its owner has it, or the key was seen held a moment ago.
 //  2. It makes attempts until one wins, or until it gives up: tryUntilDecided. What may pass leads to another attempt: retry.go.
 //  3. Each attempt takes its place behind earlier calls for the key (arrivals.go), and gets an open lease: try, lease.
 //  4. If this sidecar keeps the key, the attempt takes it: takeKept. Otherwise it asks the store: Start (ask.go). A lane makes one statement of many asks.
@@ -72,7 +72,7 @@ func (c *Call) Acquire() (types.Grant, error) {
 			return g, nil
 		}
 	}
-	// While the call is here, no key is kept that it would not find: see package keep.
+	// A key is kept only while no call for it is present: this one may already have looked for a kept key.
 	if aq.keeps != nil {
 		aq.keeps.Enter(req.Key)
 		defer aq.keeps.Leave(req.Key)

@@ -13,7 +13,7 @@ import (
 //  1. The calls of the sidecar for one key are queued in the order in which they came. Those that come back to a hot key are
 //     gathered first: goOn, gathers.
 //  2. The store queues them with one statement: enqueueAll. The answer comes to onEnqueue, and may bring the grant.
-//  3. A hand-over comes by news (Queue.News), by a check (watch, onCheck), or from a call of this sidecar (handOn). All of
+//  3. A hand-over comes by news (Queue.News), by a check (checkWhenDue, onCheck), or from a call of this sidecar (handOn). All of
 //     them end in win.
 //  4. If the call must leave before, the attempt is cancelled: see leave.
 func (b *Attempt) enqueue(ctx context.Context) {

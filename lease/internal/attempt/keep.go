@@ -78,7 +78,8 @@ func (c *Call) takeKept(b *Attempt) (decided bool, err error) {
 			if b.take(g, token, c.tick) {
 				return true, nil
 			}
-			return true, c.Until(c.CleanedUp()) // another attempt follows
+			// The lock is handed back. Await finds that, and the call makes another attempt (MayGoOn) when the store has confirmed it.
+			return true, c.Until(c.CleanedUp())
 		}
 		if how == keep.MustGiveUp {
 			aq.giveUp(g, false)

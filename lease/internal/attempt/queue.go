@@ -33,10 +33,11 @@ type Queue struct {
 	byKey    map[string]*keyQueue
 	size     atomic.Int64 // number of attempts, for callers that rarely find one
 	checks   int          // running checks
-	wakeAt   time.Time    // the next tick of watch
+	wakeAt   time.Time    // the next look of checkWhenDue
 	wake     chan struct{}
 }
 
+// waitStore is what attempts ask of the store without a lane: the checks of the queue, and AskAll.
 type waitStore interface {
 	Traits() store.Traits
 	Ready() error

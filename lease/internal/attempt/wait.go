@@ -78,7 +78,7 @@ func (c *Call) firstOf(something, mayEnter <-chan struct{}) error {
 	if c.req.Wait != 0 {
 		draining = c.aq.draining
 	}
-	// A close of the connection also ends its session. If both are seen at once, either is the answer; nobody reads it.
+	// A close of the connection also ends its session. If both are seen at once, either may come first: see blameCaller of package lease.
 	select {
 	case <-something:
 		return nil

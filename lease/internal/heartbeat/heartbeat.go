@@ -61,7 +61,7 @@ type Users interface {
 	// SignalsWait is called when there are signals for holders.
 	SignalsWait()
 	// Verify asks the store which locks are still held under leases of another history, and loses the others.
-	// It calls trusted for each lease whose locks are all verified.
+	// It calls trusted, in the caller's goroutine, for each lease whose locks are all verified.
 	Verify(ctx context.Context, leases []*Lease, history store.History, trusted func(*Lease)) error
 }
 
@@ -106,7 +106,7 @@ func (ls *Leases) InUse() (ids []store.LeaseID) {
 	return append(ids, idsOf(ls.lostEarly())...)
 }
 
-// LostEarly reports whether a lease was lost before its deadline, which has not come yet.
+// LostEarly reports whether a lease was lost early.
 func (ls *Leases) LostEarly() bool { return len(ls.lostEarly()) > 0 }
 
 func (ls *Leases) lostEarly() []*Lease {
@@ -159,11 +159,11 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 		return
 	}
 	close(l.opened)
-	ls.opened(l)
+	ls.wakeIfSooner(l)
 }
 
-// opened wakes the renewer if the lease is due before the next step.
-func (ls *Leases) opened(l *Lease) {
+// wakeIfSooner wakes the renewer if the lease is due before the next step.
+func (ls *Leases) wakeIfSooner(l *Lease) {
 	ls.mu.RLock()
 	sooner := l.renewAt.Before(ls.nextAt)
 	ls.mu.RUnlock()

@@ -91,6 +91,9 @@ func (ls *Leases) Get(ttl time.Duration) *Lease {
 	return ls.byTTL[stepOf(ttl, ls.cfg.TTL)]
 }
 
+// wasUsed reports whether the lease had users since the last call.
+func (l *Lease) wasUsed() bool { return l.used.Swap(false) }
+
 // ID is the id of the lease in the store.
 func (l *Lease) ID() store.LeaseID { return l.id }
 

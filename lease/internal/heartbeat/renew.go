@@ -51,7 +51,7 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 	anyDue := false
 	for _, l := range ls.allLocked() {
 		switch {
-		case !l.isOpen(): // being opened; the function opened wakes the renewer
+		case !l.isOpen(): // being opened; then wakeIfSooner follows
 		case !l.Alive(clock.Read(clk)):
 			p.past = append(p.past, l)
 		case l.renewing:
@@ -67,7 +67,7 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 		switch {
 		case !anyDue || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
-		case l.users.Load() == 0 && (!l.used.Swap(false) || ls.isRetiredLocked(l)):
+		case l.users.Load() == 0 && (!l.wasUsed() || ls.isRetiredLocked(l)):
 			ls.removeLocked(l) // the caller holds ls.mu, so it cannot get users
 			p.idle = append(p.idle, l)
 		default:

@@ -7,7 +7,7 @@ import (
 
 // These are the ways of a loss:
 //
-//	what happens                              | first function              | of the session's lock | a release follows
+//	what happens                              | it begins in                | the lock's function   | a release follows
 //	a lease is past its deadline, or dead     | heartbeat Leases.Lose       | LoseUnder             | no
 //	a read finds a lock past its time         | Manager.loseExpired         | LoseUnder, or MaxHold | no, or yes
 //	the store does not know the lock          | whoever has asked it        | Lock.Lose             | no

@@ -6,9 +6,9 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// A lock is lost early if its lease was lost before the lease's deadline: see [heartbeat.Lease.LostEarly]. Until then the store may still
-// have it, and its app may believe in it. So the session keeps it in its loss, and it is released when the app releases it, when the
-// session ends, or when an operator breaks it. If none of these happens before the deadline, the lease is revoked then.
+// A lock is lost early if its lease was: see [heartbeat.Lease.LostEarly]. The store may still have it. So the session has it in its loss,
+// and it is released when the app releases it, when the session ends, or when an operator breaks it. If none of these happens before the
+// lease's deadline, the lease is revoked then.
 
 // loss is how a session lost a lock.
 type loss struct {

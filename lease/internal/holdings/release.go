@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Release is the release of a lock, from when its session gives it up until there is no further try. The session makes it,
-// and remembers it, so that a repeated call waits for it. The [Releaser] carries it out.
+// Release is the release of a lock, until there is no further try. It is made before the lock leaves its session. From then on the
+// session remembers it, so that a repeated call waits for it, and the [Releaser] carries it out.
 type Release struct {
 	Lock *Lock
 	// Claim is what the store is told. The Releaser completes it before the first try. Its token is that of the lock, or an earlier one of the
@@ -56,7 +56,7 @@ func (h *Lock) newEnd(settled func()) *Release {
 	return h.NewRelease(&types.ReleaseRequest{Traceparent: h.Traceparent}, h.s.set.clk.Now(), settled)
 }
 
-// Matters reports whether another try is useful: until the lease's deadline, or while a MinHold must be cut short.
+// Matters reports whether another try is useful: until the lease's deadline, which renewals move, or while a MinHold must be cut short.
 func (r *Release) Matters() bool {
 	now := r.Lock.s.set.clk.Now()
 	return now.Before(r.Lock.Lease().Deadline()) || r.Claim.AtOnce && r.Lock.heldFor(now) < r.Lock.minHold

@@ -184,7 +184,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	for h := range s.held.all {
 		r := h.newEnd(settled)
 		r.ofSession = true
-		lost := sessionLosses[reason]
+		lost := sessionLosses[reason] // empty: the app has ended the session
 		s.forgetLocked(h, End{Lost: lost, Release: r})
 		if lost != "" {
 			s.notifyLossLocked(h, lost)
@@ -203,7 +203,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	if len(releases) == 0 {
 		close(s.released)
 	}
-	// In the background, the lane sends all releases that have come by then in one statement: mostly all of them.
+	// In the background, the lane gathers them: mostly one or two statements are sent.
 	for _, r := range releases {
 		s.set.rel.Release(r)
 	}

@@ -74,7 +74,7 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 	if lock, ok := g.heldInCache(); ok {
 		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
-	// While the call is here, none of its keys is kept: see package keep.
+	// A key is kept only while no call for it is present.
 	defer gs.acquirer.Enter(keys...)()
 	if err := g.giveUpKept(); err != nil {
 		return nil, err
