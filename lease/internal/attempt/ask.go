@@ -16,8 +16,8 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	if b.arrival == nil && b.req.Wait != 0 { // a key of a group, which was asked for with the others before: see answerAll
 		b.arrival = b.aq.arrivals.join(b.req)
 	}
-	ask := b.firstAsk(now)
-	if b.onlyRecalls || b.aq.isLate(b.arrival, b.repeated) {
+	ask := b.beginAsk(now)
+	if b.onlyRecalls || b.aq.queuesAtOnce(b.arrival, b.repeated) {
 		b.enqueue(ctx)
 		return
 	}
@@ -30,9 +30,9 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	}
 }
 
-// isLate reports whether a waiting attempt can skip asking for its key, because other calls came before, or the
+// queuesAtOnce reports whether a waiting attempt can skip asking for its key, because other calls came before, or the
 // key is known to be held. An attempt that shares its grant with other calls must ask. a may be nil.
-func (aq *Acquirer) isLate(a *Arrival, repeated int64) bool {
+func (aq *Acquirer) queuesAtOnce(a *Arrival, repeated int64) bool {
 	return a != nil && repeated == 0 && (a.behind || aq.knownHeld(a.key))
 }
 
@@ -42,7 +42,8 @@ func (aq *Acquirer) knownHeld(key string) bool {
 	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.Queue.Length(key) > 0
 }
 
-func (b *Attempt) firstAsk(now time.Time) store.Ask {
+// beginAsk returns the first question, which is sent now, and notes what its answer needs.
+func (b *Attempt) beginAsk(now time.Time) store.Ask {
 	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
 	a := b.ask()
 	a.Last = b.last()

@@ -19,22 +19,8 @@ import (
 // Meanwhile, other sidecars see the first member of the cohort as the holder.
 const CohortTime = 100 * time.Millisecond
 
-// Cohort is what a lock knows of its cohort: see [store.Answer]. Each lock that the sidecar hands on has
-// its own Cohort. It is a [holdings.Cohort].
-type Cohort struct {
-	served []store.AttemptID // see Served
-	// until is when the sidecar must ask the store again.
-	until time.Time
-	// handedOn: the lock was given to the next attempt.
-	handedOn atomic.Bool
-
-	*grantees
-	// If no attempt of the cohort follows, the sidecar may keep the key: see keepable.go.
-	keepable
-}
-
-// grantees is what the locks of a cohort have in common.
-type grantees struct {
+// cohort is what the locks have in common that this sidecar gives one after another, since one grant of the store: see [store.Answer].
+type cohort struct {
 	// granted is the token of the store's grant.
 	granted int64
 
@@ -45,40 +31,53 @@ type grantees struct {
 	waiting []store.HalfID
 }
 
-// newCohort returns the cohort of a grant by the store.
-func newCohort(ans *store.Answer, now time.Time) *Cohort {
-	return &Cohort{grantees: &grantees{granted: ans.Token, waiting: ans.Cohort}, until: now.Add(CohortTime)}
+// member is what one lock knows of its cohort. It is a [holdings.Member].
+type member struct {
+	served []store.AttemptID // see Served
+	// until is when the sidecar must ask the store again.
+	until time.Time
+	// handedOn: the lock was given to the next attempt.
+	handedOn atomic.Bool
+
+	*cohort
+	// If no attempt of the cohort follows, the sidecar may keep the key: see keepable.go.
+	keepable
 }
 
-// cohortOf returns the cohort of a lock, or nil.
-func cohortOf(h *holdings.Lock) *Cohort {
-	c, _ := h.Cohort().(*Cohort)
-	return c
+// newMember returns the first member of a cohort: the lock of a grant by the store.
+func newMember(ans *store.Answer, now time.Time) *member {
+	return &member{cohort: &cohort{granted: ans.Token, waiting: ans.Cohort}, until: now.Add(CohortTime)}
+}
+
+// memberOf returns what a lock knows of its cohort, or nil.
+func memberOf(h *holdings.Lock) *member {
+	m, _ := h.Member().(*member)
+	return m
 }
 
 // HandedOn reports whether a lock was given to the next attempt of its cohort. Then the store must not free it.
 func HandedOn(h *holdings.Lock) bool {
-	c := cohortOf(h)
-	return c != nil && c.handedOn.Load()
+	m := memberOf(h)
+	return m != nil && m.handedOn.Load()
 }
 
 // Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it is empty, the store
 // granted this lock.
-func (c *Cohort) Served() []store.AttemptID { return c.served }
+func (m *member) Served() []store.AttemptID { return m.served }
 
 // extend replaces the list of next waiters by the store's newer one for the grant under this token. That list never needs
 // more tokens than the grant has. extend does nothing if the lock belongs to another grant.
-func (c *Cohort) extend(granted int64, waiting []store.HalfID) {
-	if c == nil || c.granted != granted {
+func (m *member) extend(granted int64, waiting []store.HalfID) {
+	if m == nil || m.granted != granted {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting = waiting
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting = waiting
 }
 
 // next removes the next attempt from the cohort, and returns it.
-func (c *Cohort) next() (half store.HalfID, ok bool) {
+func (c *cohort) next() (half store.HalfID, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.waiting) == 0 {
@@ -88,50 +87,50 @@ func (c *Cohort) next() (half store.HalfID, ok bool) {
 	return half, true
 }
 
-// serve returns the cohort of the next lock, which the sidecar gives to this attempt.
-func (c *Cohort) serve(id store.AttemptID) *Cohort {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, id)
-	return &Cohort{grantees: c.grantees, served: slices.Clip(c.all), until: c.until}
+// serve returns the member after m: the lock that the sidecar gives to this attempt.
+func (m *member) serve(id store.AttemptID) *member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = append(m.all, id)
+	return &member{cohort: m.cohort, served: slices.Clip(m.all), until: m.until}
 }
 
 // handOn gives a released lock to the next call of its cohort, without a statement. It returns false if the store must free
 // the lock or choose the next waiter.
 func (aq *Acquirer) handOn(r *holdings.Release) bool {
 	// An outcome, a request to stop, and the end of a MinHold are for the store.
-	h, c := r.Lock, cohortOf(r.Lock)
-	if c == nil || r.Claim.Outcome != store.NoOutcome || r.Claim.AtOnce || r.ToStore {
+	h, m := r.Lock, memberOf(r.Lock)
+	if m == nil || r.Claim.Outcome != store.NoOutcome || r.Claim.AtOnce || r.ToStore {
 		return false
 	}
 	// The store granted the lock under this lease, and lets the sidecar hand it on for a while.
-	if t := clock.Read(aq.clk); !t.Now.Before(c.until) || !h.Lease().Alive(t) {
+	if t := clock.Read(aq.clk); !t.Now.Before(m.until) || !h.Lease().Alive(t) {
 		return false
 	}
 	// The grant has a limited number of tokens. A lock that was taken from a kept grant is ahead of what the store counts.
-	if !store.OfGrant(c.granted, h.Token+1) {
+	if !store.OfGrant(m.granted, h.Token+1) {
 		return false
 	}
 	grant := store.Answer{
 		Outcome: store.Granted, Token: h.Token + 1, AcquiredAt: h.AcquiredAt().Add(r.HeldFor), HandedBy: r.Claim.Traceparent,
 	}
-	served, given := aq.giveNext(h, c, &grant)
+	served, given := aq.giveNext(h, m, &grant)
 	if !given {
 		r.Claim.Served = served // the store skips them
 		return false
 	}
-	c.handedOn.Store(true)
+	m.handedOn.Store(true)
 	return true
 }
 
-// giveNext gives the lock after h to the next member of its cohort that still waits. The store learns this with a
-// later release, or when the cohort's time is over. It returns false if the store must choose: no member is
-// left, the next member is not certain, the sidecar drains, or the lease is no longer used. served are the
+// giveNext gives the lock after h to the next attempt of its cohort that still waits. The store learns this with a
+// later release, or when the cohort's time is over. It returns false if the store must choose: no attempt is
+// left, the next one is not certain, the sidecar drains, or the lease is no longer used. served are the
 // attempts that a claim to the store must name.
-func (aq *Acquirer) giveNext(h *holdings.Lock, c *Cohort, grant *store.Answer) (served []store.AttemptID, given bool) {
-	served = c.served
+func (aq *Acquirer) giveNext(h *holdings.Lock, m *member, grant *store.Answer) (served []store.AttemptID, given bool) {
+	served = m.served
 	for !aq.IsDraining() && !aq.leases.Retired(h.Lease()) {
-		half, ok := c.next()
+		half, ok := m.next()
 		if !ok {
 			break
 		}
@@ -142,9 +141,9 @@ func (aq *Acquirer) giveNext(h *holdings.Lock, c *Cohort, grant *store.Answer) (
 		if b == nil { // it left the queue
 			continue
 		}
-		switch next, outcome := b.takeNext(grant, h.Lease(), c); outcome {
+		switch next, outcome := b.takeNext(grant, h.Lease(), m); outcome {
 		case taken:
-			if len(c.served) == 0 || !aq.clk.Now().Before(c.until) { // otherwise an earlier hand-over has done this
+			if len(m.served) == 0 || !aq.clk.Now().Before(m.until) { // otherwise an earlier hand-over has done this
 				aq.tellLater(next, h.Key)
 			}
 			return next.served, true
@@ -158,7 +157,7 @@ func (aq *Acquirer) giveNext(h *holdings.Lock, c *Cohort, grant *store.Answer) (
 	return served, false
 }
 
-// nextOutcome is the result of giving a lock to the next member of its cohort.
+// nextOutcome is the result of giving a lock to the next attempt of its cohort.
 type nextOutcome uint8
 
 const (
@@ -185,8 +184,8 @@ func (q *Queue) next(key string, half store.HalfID) (b *Attempt, certain bool) {
 	}
 }
 
-// takeNext gives an attempt the lock of its cohort, which is held under a lease. next is the attempt's cohort.
-func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *Cohort) (next *Cohort, _ nextOutcome) {
+// takeNext gives an attempt the lock after that of m, which is held under a lease.
+func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, m *member) (next *member, _ nextOutcome) {
 	t := clock.Read(b.aq.clk)
 	ans.ExpiresIn = under.Remaining(t)
 	b.mu.Lock()
@@ -198,13 +197,13 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *Cohort)
 		b.mu.Unlock()
 		return nil, elsewhere
 	}
-	next = c.serve(b.id)
-	got := b.getLocked(ans, time.Time{}, t, next)
+	next = m.serve(b.id)
+	got := b.receiveLocked(ans, time.Time{}, t, next)
 	if !got.won {
-		b.result = types.Grant{} // the next member gets this token
+		b.result = types.Grant{} // the next attempt gets this token
 	}
 	b.mu.Unlock()
-	b.noteGot(ans, &got, t.Now)
+	b.noteReceived(ans, &got, t.Now)
 	b.end()
 	if !got.won {
 		return next, ended
@@ -215,15 +214,15 @@ func (b *Attempt) takeNext(ans *store.Answer, under *heartbeat.Lease, c *Cohort)
 // extendCohort lets calls that the store has just queued follow a lock of this sidecar without the store.
 func (aq *Acquirer) extendCohort(ans *store.Answer) {
 	if h := aq.holdings.Get(ans.Lock.Key); h != nil {
-		cohortOf(h).extend(ans.Lock.Token, ans.Cohort)
+		memberOf(h).extend(ans.Lock.Token, ans.Cohort)
 	}
 }
 
 // tellLater makes the store know the present holder when the time of a cohort is over, unless this is the first
 // member. If the key is between two holders then, giveNext calls tellLater again.
-func (aq *Acquirer) tellLater(c *Cohort, key string) {
-	aq.later.After(c.until.Sub(aq.clk.Now()), func() {
-		if h := aq.holdings.Get(key); h != nil && h.IsServed() && cohortOf(h).until.Equal(c.until) {
+func (aq *Acquirer) tellLater(m *member, key string) {
+	aq.later.After(m.until.Sub(aq.clk.Now()), func() {
+		if h := aq.holdings.Get(key); h != nil && h.IsServed() && memberOf(h).until.Equal(m.until) {
 			aq.tell(h)
 		}
 	})

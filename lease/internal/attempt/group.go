@@ -42,12 +42,12 @@ func (c *Call) WaitsForItself() error {
 	return waitsForItself(c.S, c.req)
 }
 
-// Arrive takes the last position among the calls for the key, and reports [Acquirer.isLate].
+// Arrive takes the last position among the calls for the key, and reports [Acquirer.queuesAtOnce].
 func (c *Call) Arrive() (came *Arrival, late bool) {
 	if c.req.Wait != 0 {
 		came = c.aq.arrivals.join(c.req)
 	}
-	return came, c.onlyRecalls || c.aq.isLate(came, c.repeated)
+	return came, c.onlyRecalls || c.aq.queuesAtOnce(came, c.repeated)
 }
 
 // Leave stops the call's timer and ends its trace.
@@ -64,7 +64,7 @@ func (c *Call) EndWait(result string) { c.tr.EndWait(result) }
 func (aq *Acquirer) AskAll(attempts []*Attempt, done func()) {
 	asks := make([]store.Ask, len(attempts))
 	for i, b := range attempts {
-		asks[i] = b.firstAsk(aq.clk.Now())
+		asks[i] = b.beginAsk(aq.clk.Now())
 	}
 	asking := len(attempts) > 0 && aq.later.Spawn(func() {
 		defer done()

@@ -23,7 +23,7 @@ func (aq *Acquirer) keep(r *holdings.Release, byApp bool) bool {
 	// The store let the sidecar keep this grant. If handOn met calls that ended just then, it has added them to Claim.Served:
 	// the store must take them out of its queue, so the key is released.
 	h, k := r.Lock, keepableOf(r.Lock)
-	if k == nil || len(r.Claim.Served) > len(h.Cohort().Served()) {
+	if k == nil || len(r.Claim.Served) > len(h.Member().Served()) {
 		return false
 	}
 	// If the store was told of this lock, it is released under its own token. Otherwise the store knows only the grant.
@@ -99,9 +99,9 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 	aq := b.aq
 	grant := store.Answer{Outcome: store.Granted, Token: token, AcquiredAt: g.AcquiredAt(t.Now), ExpiresIn: b.Lease().Remaining(t)}
 	b.mu.Lock()
-	got := b.getLocked(&grant, t.Now, t, takenCohort(g, b.id, t.Now))
+	got := b.receiveLocked(&grant, t.Now, t, takenMember(g, b.id, t.Now))
 	b.mu.Unlock()
-	b.noteGot(&grant, &got, t.Now)
+	b.noteReceived(&grant, &got, t.Now)
 	if !got.won {
 		aq.keeps.Return(g) // nobody wants it any more, or the session or the lease has just ended
 		aq.giveUp(g, false)

@@ -46,8 +46,8 @@ func (k *keepable) wasTold() bool { return k.fate.Load() == toldOf }
 
 // keepableOf returns what a lock knows of its key that may be kept, or nil if the key may not be kept.
 func keepableOf(h *holdings.Lock) *keepable {
-	if c := cohortOf(h); c != nil && c.grant != nil {
-		return &c.keepable
+	if m := memberOf(h); m != nil && m.grant != nil {
+		return &m.keepable
 	}
 	return nil
 }
@@ -62,20 +62,20 @@ func (b *Attempt) mayKeep(ans *store.Answer, asked time.Time) bool {
 	return ans.Keepable && b.aq.keeps != nil && !asked.IsZero() && b.mayBeKept()
 }
 
-// keepableCohort returns the cohort of a grant by the store for which mayKeep is true. Nobody waits, so it names no waiters. Calls that
-// are queued here later may extend it.
-func (b *Attempt) keepableCohort(ans *store.Answer, asked, now time.Time) *Cohort {
-	c := newCohort(ans, now)
-	c.grant = keep.NewGrant(b.req.Key, b.Lease(), ans.Token, asked, ans.AcquiredAt, now)
-	return c
+// keepableMember is newMember for a grant for which mayKeep is true. Nobody waits, so the cohort names no waiters. Calls that are queued
+// here later may extend it.
+func (b *Attempt) keepableMember(ans *store.Answer, asked, now time.Time) *member {
+	m := newMember(ans, now)
+	m.grant = keep.NewGrant(b.req.Key, b.Lease(), ans.Token, asked, ans.AcquiredAt, now)
+	return m
 }
 
-// takenCohort returns the cohort of a lock that an attempt has taken from a grant that the sidecar kept. The attempt was never in the
+// takenMember returns the member of a lock that an attempt has taken from a grant that the sidecar kept. The attempt was never in the
 // store's queue, but the store learns of the lock as of one that was handed on.
-func takenCohort(g *keep.Grant, id store.AttemptID, now time.Time) *Cohort {
+func takenMember(g *keep.Grant, id store.AttemptID, now time.Time) *member {
 	served := []store.AttemptID{id}
-	return &Cohort{
-		grantees: &grantees{granted: g.Visible, all: served}, served: served, until: now.Add(CohortTime),
+	return &member{
+		cohort: &cohort{granted: g.Visible, all: served}, served: served, until: now.Add(CohortTime),
 		keepable: keepable{grant: g},
 	}
 }
@@ -121,8 +121,8 @@ func (aq *Acquirer) noteReleased(h *holdings.Lock) {
 	if aq.keeps == nil || h.IsShare() {
 		return
 	}
-	switch c, k := cohortOf(h), keepableOf(h); {
-	case c == nil || len(c.served) == 0 || k != nil && k.wasTold():
+	switch m, k := memberOf(h), keepableOf(h); {
+	case m == nil || len(m.served) == 0 || k != nil && k.wasTold():
 		aq.keeps.Released(h.Key, h.Token)
 	case k != nil:
 		aq.keeps.Released(h.Key, k.grant.Visible)

@@ -74,7 +74,7 @@ func (aq *Acquirer) releaseAnswered(r *holdings.Release, v *store.Verdict, err e
 
 // settleRelease ends a release by the store. If the lock's call was in the queue, that call may come back from now on.
 func (aq *Acquirer) settleRelease(r *holdings.Release) {
-	if cohortOf(r.Lock) != nil {
+	if memberOf(r.Lock) != nil {
 		aq.Freed(r.Claim.Key)
 	}
 	r.Settle()

@@ -26,45 +26,45 @@ func (b *Attempt) win(ans *store.Answer, asked time.Time) {
 		return
 	}
 	// The lock knows who may have the key after it without the store.
-	var cohort *Cohort
+	var m *member
 	mayKeep := b.mayKeep(ans, asked)
 	switch {
 	case mayKeep: // the next session here
-		cohort = b.keepableCohort(ans, asked, t.Now)
+		m = b.keepableMember(ans, asked, t.Now)
 	case b.inQueue.Load() && !b.req.Shared: // the waiters behind it; an attempt that was never in the queue has none
-		cohort = newCohort(ans, t.Now)
+		m = newMember(ans, t.Now)
 	}
 	// The lock becomes the session's, as an undelivered one: the app sees it when its call returns ([Call.Await]). If nobody wants it
 	// any more, or the lease is lost, it is handed back.
-	got := b.getLocked(ans, asked, t, cohort)
+	got := b.receiveLocked(ans, asked, t, m)
 	b.mu.Unlock()
-	b.noteGot(ans, &got, t.Now)
+	b.noteReceived(ans, &got, t.Now)
 	switch {
 	case !got.won:
 		b.handBack(ans.Token)
 	case mayKeep:
-		b.aq.keeps.Won(cohort.grant)
-		b.aq.tellIfRecalled(cohort.grant, ans.Token)
+		b.aq.keeps.Won(m.grant)
+		b.aq.tellIfRecalled(m.grant, ans.Token)
 	}
 	b.end()
 }
 
-// got is what became of a grant: see getLocked.
-type got struct {
+// received is what became of a grant: see receiveLocked.
+type received struct {
 	// won: the call has it. handedOver: by a hand-off.
 	won, handedOver bool
 	// before are the lost locks of the key that this session still had.
 	before []*holdings.Lock
 }
 
-// getLocked makes the grant the call's, if anybody still wants it. The caller holds b.mu, and then calls noteGot without it.
-func (b *Attempt) getLocked(ans *store.Answer, since time.Time, t clock.Tick, cohort *Cohort) (got got) {
+// receiveLocked makes the grant the call's, if anybody still wants it. The caller holds b.mu, and then calls noteReceived without it.
+func (b *Attempt) receiveLocked(ans *store.Answer, since time.Time, t clock.Tick, m *member) (got received) {
 	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
 	got.handedOver = b.wasQueued || since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	g := b.grantOf(ans, t.Now)
 	b.since = since
 	if b.leaving&callerLeft == 0 {
-		got.before, got.won = b.join(&g, ans, t, cohort)
+		got.before, got.won = b.join(&g, ans, t, m)
 	}
 	var err error
 	if !got.won {
@@ -74,8 +74,8 @@ func (b *Attempt) getLocked(ans *store.Answer, since time.Time, t clock.Tick, co
 	return got
 }
 
-// noteGot tells others of a grant.
-func (b *Attempt) noteGot(ans *store.Answer, got *got, now time.Time) {
+// noteReceived tells others of a grant.
+func (b *Attempt) noteReceived(ans *store.Answer, got *received, now time.Time) {
 	switch {
 	case got.won && got.handedOver:
 		b.aq.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
@@ -100,7 +100,7 @@ func (b *Attempt) whyHandedBack() error {
 
 // join makes the granted lock the session's. It returns false if the session or the lease has ended, because
 // such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
-func (b *Attempt) join(g *types.Grant, ans *store.Answer, t clock.Tick, cohort *Cohort) (before []*holdings.Lock, ok bool) {
+func (b *Attempt) join(g *types.Grant, ans *store.Answer, t clock.Tick, m *member) (before []*holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, g.ExpiresIn > 0
 	}
@@ -115,8 +115,8 @@ func (b *Attempt) join(g *types.Grant, ans *store.Answer, t clock.Tick, cohort *
 		Req: b.req, Token: ans.Token, Slot: ans.Slot, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt,
 		Until: b.until, Span: b.tr.Hold(b.req.Shared),
 	}
-	if cohort != nil { // a nil pointer would be a cohort
-		w.Cohort = cohort
+	if m != nil { // a nil pointer would be a member
+		w.Member = m
 	}
 	if before, ok = b.s.Add(w, b.quota, t); !ok {
 		b.Lease().Unpin()

@@ -98,8 +98,8 @@ type terms struct {
 	minHold time.Duration
 	// span is nil if the acquire is not recorded.
 	span *observe.Hold
-	// cohort is nil for most locks.
-	cohort Cohort
+	// member is nil for most locks.
+	member Member
 }
 
 // changes are properties that change while a lock is held. Most locks share unchanged, so change makes a
@@ -124,10 +124,10 @@ var (
 
 func termsOf(w *Won) *terms {
 	shorter := w.Req.TTL < w.Lease.TTL()
-	if w.Req.Owner == "" && w.Req.MaxHold == 0 && w.Req.MinHold == 0 && !shorter && w.Span == nil && w.Cohort == nil {
+	if w.Req.Owner == "" && w.Req.MaxHold == 0 && w.Req.MinHold == 0 && !shorter && w.Span == nil && w.Member == nil {
 		return plain
 	}
-	t := &terms{owner: w.Req.Owner, until: w.Until, minHold: w.Req.MinHold, span: w.Span, cohort: w.Cohort}
+	t := &terms{owner: w.Req.Owner, until: w.Until, minHold: w.Req.MinHold, span: w.Span, member: w.Member}
 	if shorter {
 		t.ttl = w.Req.TTL
 	}
@@ -141,8 +141,8 @@ func changesOf(w *Won) *changes {
 	return &changes{data: w.Req.Data, limit: w.Req.Limit, slot: w.Slot}
 }
 
-// Cohort is the cohort of a lock, as far as its claims need it. Package attempt makes and serves it.
-type Cohort interface {
+// Member is what a lock of a cohort knows of it, as far as the lock's claims need that. Package attempt makes it.
+type Member interface {
 	// Served are the attempts that had the lock since the store granted it, this lock's attempt last. If it
 	// is empty, the store granted this lock.
 	Served() []store.AttemptID
@@ -150,14 +150,14 @@ type Cohort interface {
 	Tells() bool
 }
 
-// Cohort returns the cohort of the lock, or nil.
-func (h *Lock) Cohort() Cohort { return h.cohort }
+// Member returns what the lock knows of its cohort. It is nil for most locks.
+func (h *Lock) Member() Member { return h.member }
 
 // IsServed reports whether the store knows, or knew, another lock of this cohort as the holder.
 func (h *Lock) IsServed() bool { return h.wasHandedOn() && !h.IsShare() }
 
 // wasHandedOn reports whether this sidecar has handed the lock on since the store granted it.
-func (h *Lock) wasHandedOn() bool { return h.cohort != nil && len(h.cohort.Served()) > 0 }
+func (h *Lock) wasHandedOn() bool { return h.member != nil && len(h.member.Served()) > 0 }
 
 // IsUndelivered reports whether no app knew of a lock that has left its session.
 func (h *Lock) IsUndelivered() bool { return h.undelivered }
@@ -210,8 +210,8 @@ func (h *Lock) State() store.Lock {
 // Claim names the lock in calls of the store.
 func (h *Lock) Claim() store.Claim {
 	c := store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
-	if h.cohort != nil && !h.IsShare() { // the store knows a share by its own token
-		c.Served = h.cohort.Served()
+	if h.member != nil && !h.IsShare() { // the store knows a share by its own token
+		c.Served = h.member.Served()
 	}
 	return c
 }
@@ -243,7 +243,7 @@ func (h *Lock) Patch(data []byte) (a store.Adoption, held bool) {
 // cohort: then Served says so, and this lock becomes the holder, with its data. Otherwise Served is empty: the store shows this lock already. held is
 // false if the lock has been released: then the store must not be told of it.
 func (h *Lock) Adoption() (_ store.Adoption, held bool) {
-	if h.cohort != nil && !h.cohort.Tells() {
+	if h.member != nil && !h.member.Tells() {
 		return store.Adoption{}, false
 	}
 	c := h.Claim()

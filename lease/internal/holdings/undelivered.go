@@ -19,8 +19,8 @@ type Won struct {
 	// Until is the end of its MaxHold, zero for none.
 	Until time.Time
 	Span  *observe.Hold
-	// Cohort is the cohort of the grant, or nil.
-	Cohort Cohort
+	// Member is what the lock knows of its cohort, or nil.
+	Member Member
 }
 
 // Add adds a lock to the session. The app does not know of it until Deliver. Add returns false if the session has ended, or the lock
