@@ -17,7 +17,7 @@ func (m *Manager) AskToStop(ctx context.Context, key string, token int64, reason
 	limited, cancel := types.Within(ctx, "signal", m.cfg.StoreTimeout)
 	defer cancel()
 	// A key that is only kept has no holder who could stop. The store must know the present holder, so that it judges the token.
-	defer m.acquirer.Enter(key)()
+	defer m.acquirer.CountCalls(key)()
 	if err := m.giveUp(limited, key); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (m *Manager) Break(ctx context.Context, was store.Lock, token int64) error 
 	if !was.Shared {
 		token = was.Token
 	}
-	defer m.acquirer.Enter(was.Key)()
+	defer m.acquirer.CountCalls(was.Key)()
 	limited, cancel := types.Within(ctx, "signal", m.cfg.StoreTimeout)
 	defer cancel()
 	if err := m.tell(limited, was.Key, token); err != nil {

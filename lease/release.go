@@ -39,7 +39,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	// can tell.
 	if h == nil {
 		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.UnderWay() && req.Reentry <= 1 {
-			return e.Release.Again(ctx, m.cfg.StoreTimeout)
+			return e.Release.AwaitLast(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
 			m.acquirer.ReleaseLost(s, req)
@@ -340,7 +340,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 // nothingOnceFreed answers that the id has no lock, after a running release of the key, which may be the id's.
 func (m *Manager) nothingOnceFreed(ctx context.Context, s *holdings.Session, key string) (types.Released, error) {
 	for _, r := range s.ReleasesOf(key) {
-		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil && !types.Is[*types.LostError](err) {
+		if _, err := r.AwaitLast(ctx, m.cfg.StoreTimeout); err != nil && !types.Is[*types.LostError](err) {
 			return types.Released{}, err
 		}
 	}

@@ -76,7 +76,7 @@ func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, he
 	}
 	limited, cancel := types.Within(ctx, "watch", m.cfg.StoreTimeout)
 	defer cancel()
-	defer m.acquirer.Enter(key)()
+	defer m.acquirer.CountCalls(key)()
 	if err := m.giveUp(limited, key); err != nil {
 		return types.View{}, nil, err
 	}

@@ -18,7 +18,7 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	}
 	ask := b.beginAsk(now)
 	if b.onlyRecalls || b.aq.queuesAtOnce(b.arrival, b.repeated) {
-		b.enqueue(ctx)
+		b.waitInTurn(ctx)
 		return
 	}
 	submit := b.aq.lanes.Acquires.Submit
@@ -127,7 +127,7 @@ func (b *Attempt) denied(why error) {
 	b.mu.Unlock()
 	switch {
 	case b.req.Wait != 0 && leaving == 0:
-		b.enqueue(b.aq.ctx)
+		b.waitInTurn(b.aq.ctx)
 	case leaving&timeUp != 0:
 		b.Finish(errTimeUp)
 	default:

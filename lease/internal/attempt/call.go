@@ -74,8 +74,8 @@ func (c *Call) Acquire() (types.Grant, error) {
 	}
 	// A key is kept only while no call for it is present: this one may already have looked for a kept key.
 	if aq.keeps != nil {
-		aq.keeps.Enter(req.Key)
-		defer aq.keeps.Leave(req.Key)
+		aq.keeps.CallCame(req.Key)
+		defer aq.keeps.CallLeft(req.Key)
 	}
 	// The session must have room for one more lock. The call counts until it returns, or until its lock counts itself.
 	if s != nil {
@@ -282,7 +282,7 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 		told = c.S.HasUndelivered(&c.Quota)
 	default:
 		told = c.S.Deliver(&c.Quota)
-		g.ExpiresIn = c.Quota.Left
+		g.ExpiresIn = c.Quota.ExpiresIn
 	}
 	if told {
 		return g, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// enqueue tells how an attempt waits. It does not block: the steps follow when they can.
+// waitInTurn tells how an attempt waits. It does not block: the steps follow when they can.
 //
 //  1. The calls of the sidecar for one key are queued in the order in which they came. Those that come back to a hot key are
 //     gathered first: goOn, gathers.
@@ -16,7 +16,7 @@ import (
 //  3. A hand-over comes by news (Queue.News), by a check (checkWhenDue, onCheck), or from a call of this sidecar (handOn). All of
 //     them end in win.
 //  4. If the call must leave before, the attempt is cancelled: see leave.
-func (b *Attempt) enqueue(ctx context.Context) {
+func (b *Attempt) waitInTurn(ctx context.Context) {
 	if leaves := b.arrive(); leaves {
 		b.leave(0)
 		return

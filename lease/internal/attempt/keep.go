@@ -203,17 +203,17 @@ func (aq *Acquirer) Expose(key string) {
 	}
 }
 
-// Enter records that calls for these keys are here, until leave is called.
-func (aq *Acquirer) Enter(keys ...string) (leave func()) {
+// CountCalls records that a call for these keys is present, until it has left.
+func (aq *Acquirer) CountCalls(keys ...string) (left func()) {
 	if aq.keeps == nil {
 		return func() {}
 	}
 	for _, key := range keys {
-		aq.keeps.Enter(key)
+		aq.keeps.CallCame(key)
 	}
 	return func() {
 		for _, key := range keys {
-			aq.keeps.Leave(key)
+			aq.keeps.CallLeft(key)
 		}
 	}
 }

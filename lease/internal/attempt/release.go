@@ -20,7 +20,7 @@ func (aq *Acquirer) Release(r *holdings.Release) {
 // call leaves, the release goes on.
 func (aq *Acquirer) ReleaseAndWait(ctx context.Context, r *holdings.Release) (types.Released, error) {
 	aq.release(aq.obs.Along(context.Background(), ctx), aq.lanes.Releases.Do, r, true)
-	return r.Answer(ctx, &aq.patience)
+	return r.AwaitFirst(ctx, &aq.patience)
 }
 
 // release tells how a lock is released after it has left its session. byApp: the app has released it, and the session goes on.

@@ -7,14 +7,15 @@ import (
 )
 
 // Quota is a call's part of its session's limit of locks, from the call's admission until its lock counts itself. The
-// session's mutex guards all fields except Left.
+// session's mutex guards all fields except ExpiresIn.
 type Quota struct {
 	Key   string // set in a call for several keys
 	taken bool
-	// lock is the last lock that the call's attempt has won: Add sets it, and Deliver gives it to the app. So a won lock comes to its call here.
+	// lock is the last lock that the call's attempt has won: Add sets it, and Deliver gives it to the app. So a won lock comes to its
+	// call here.
 	lock *Lock
-	// Left is how long the lock was valid when it was delivered.
-	Left time.Duration
+	// ExpiresIn is how long the lock was valid when it was delivered.
+	ExpiresIn time.Duration
 }
 
 // Admit counts a call, if the session may have one more lock.

@@ -29,21 +29,21 @@ type Release struct {
 	means   func(entry) bool
 	// undelivered: the grant was not reported to a caller. ofSession: the session has ended.
 	undelivered, ofSession bool
-	// done is called when the release is settled; it may be nil.
-	done func()
+	// onSettled is called after the last try; it may be nil.
+	onSettled func()
 
 	mu sync.Mutex
 	// err is the outcome of the last try.
 	err error
 	// tried: there was a try. over: there will be no further try.
 	tried, over bool
-	// first is closed after the first try, settled after the last. Both are nil until a caller waits.
-	first, settled chan struct{}
+	// first is closed after the first try, last after the last. Both are nil until a caller waits.
+	first, last chan struct{}
 }
 
 // NewRelease makes the release of h. settled, which may be nil, is called after the last try.
 func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func()) *Release {
-	r := &Release{Lock: h, Claim: h.Claim(), HeldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
+	r := &Release{Lock: h, Claim: h.Claim(), HeldFor: h.heldFor(now), reentry: req.Reentry, onSettled: settled}
 	if req.RequestID != uuid.Nil {
 		r.means = func(e entry) bool { return e.request == req.RequestID }
 	}
@@ -82,8 +82,8 @@ func (r *Release) Settle() {
 	}
 	s.set.ends.settled(grantRef{r.Lock.Key, r.Lock.Token}, lost)
 	s.forgetRelease(r)
-	if r.done != nil {
-		r.done()
+	if r.onSettled != nil {
+		r.onSettled()
 	}
 }
 
@@ -92,23 +92,23 @@ func (r *Release) settle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
-	if r.settled != nil {
-		close(r.settled)
+	if r.last != nil {
+		close(r.last)
 	}
 	return r.err == nil
 }
 
-// end is closed after the last try.
-func (r *Release) end() <-chan struct{} {
+// afterLast is closed after the last try.
+func (r *Release) afterLast() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.settled == nil {
-		r.settled = make(chan struct{})
+	if r.last == nil {
+		r.last = make(chan struct{})
 		if r.over {
-			close(r.settled)
+			close(r.last)
 		}
 	}
-	return r.settled
+	return r.last
 }
 
 // failed reports whether the last try failed; there may be further ones.
@@ -124,12 +124,12 @@ func (r *Release) state() (over bool, err error) {
 	return r.over, r.err
 }
 
-// Again answers a repeated release while the first is still being tried, within a time limit. If the lease ended before
+// AwaitLast answers a repeated release while the first is still being tried, within a time limit. If the lease ended before
 // the store confirmed the release, the lock ended with it, so it was lost.
-func (r *Release) Again(ctx context.Context, within time.Duration) (types.Released, error) {
+func (r *Release) AwaitLast(ctx context.Context, within time.Duration) (types.Released, error) {
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	released, err := r.wait(limited, r.end())
+	released, err := r.wait(limited, r.afterLast())
 	if err == nil || ctx.Err() != nil {
 		return released, err
 	}
@@ -143,8 +143,8 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
-// Answer waits for the outcome of the first try, within the patience of the call.
-func (r *Release) Answer(ctx context.Context, patience *types.PatienceTimer) (types.Released, error) {
+// AwaitFirst waits for the outcome of the first try, within the patience of the call.
+func (r *Release) AwaitFirst(ctx context.Context, patience *types.PatienceTimer) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
 		defer r.mu.Unlock()

@@ -15,15 +15,15 @@ func TestEndOfARelease(t *testing.T) {
 	}
 	var late, early Release
 	late.settle()
-	if !over(late.end()) {
+	if !over(late.afterLast()) {
 		t.Error("not over, when asked after the end")
 	}
-	end := early.end()
-	if over(end) || over(early.end()) {
+	end := early.afterLast()
+	if over(end) || over(early.afterLast()) {
 		t.Error("over before the end")
 	}
 	early.settle()
-	if !over(end) || !over(early.end()) {
+	if !over(end) || !over(early.afterLast()) {
 		t.Error("not over, when asked before the end")
 	}
 }

@@ -88,7 +88,7 @@ func (s *Session) Deliver(quotas ...*Quota) bool {
 		if !s.hasUndeliveredLocked(q) {
 			return false
 		}
-		if q.Left = q.lock.remaining(clock.Read(s.set.clk)); q.Left <= 0 {
+		if q.ExpiresIn = q.lock.remaining(clock.Read(s.set.clk)); q.ExpiresIn <= 0 {
 			return false
 		}
 	}

@@ -19,7 +19,7 @@
 //
 // # Nobody is overlooked
 //
-// A call is present from its arrival until it returns (Enter, Leave). Keep refuses while a call is present, in one step with putting the key there.
+// A call is present from its arrival until it returns (CallCame, CallLeft). Keep refuses while a call is present, in one step with putting the key there.
 // So a call that finds a key not kept never finds it kept later, and the store's answer to it is not older than a release that was put off. A call
 // that finds the key given up waits for the outcome. So no call is refused because of a key that its own sidecar keeps.
 //

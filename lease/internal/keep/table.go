@@ -99,8 +99,8 @@ func (sh *shard) entry(key string) *entry {
 	return e
 }
 
-// Enter records that a call for a key is present. A kept key stays in its list, because the call may neither take it nor give it up.
-func (t *Table) Enter(key string) {
+// CallCame records that a call for a key is present. A kept key stays in its list, because the call may neither take it nor give it up.
+func (t *Table) CallCame(key string) {
 	sh := t.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -111,8 +111,8 @@ func (t *Table) Enter(key string) {
 	}
 }
 
-// Leave ends the presence of a call.
-func (t *Table) Leave(key string) {
+// CallLeft records that it is not any more.
+func (t *Table) CallLeft(key string) {
 	sh, now := t.shard(key), t.clk.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

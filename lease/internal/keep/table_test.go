@@ -16,7 +16,7 @@ func TestDueSeesKeysWithPresentCalls(t *testing.T) {
 	if !table.Keep(g, now) {
 		t.Fatal("the key is not kept")
 	}
-	table.Enter("k")
+	table.CallCame("k")
 	giveUp, _, _ := table.Due()
 	if len(giveUp) != 1 || giveUp[0] != g {
 		t.Fatalf("due is %v", giveUp)
@@ -26,7 +26,7 @@ func TestDueSeesKeysWithPresentCalls(t *testing.T) {
 	if e := sh.entries["k"]; e.in != nil {
 		t.Error("an entry with a present call is idle")
 	}
-	table.Leave("k")
+	table.CallLeft("k")
 	if e := sh.entries["k"]; e.in != &sh.idle {
 		t.Error("an entry without a present call is not idle")
 	}

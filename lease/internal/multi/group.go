@@ -75,7 +75,7 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
 	// A key is kept only while no call for it is present.
-	defer gs.acquirer.Enter(keys...)()
+	defer gs.acquirer.CountCalls(keys...)()
 	if err := g.giveUpKept(); err != nil {
 		return nil, err
 	}
@@ -418,7 +418,7 @@ func (g *group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) 
 func (g *group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.parts))
 	for i, p := range g.parts {
-		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Quota.Left
+		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Quota.ExpiresIn
 		got[i] = p.grant
 	}
 	return inOrder(got, keys)

@@ -49,7 +49,7 @@ func (g *group) complete() bool {
 		return g.s.Deliver(g.quotas()...)
 	}
 	for i, p := range g.parts {
-		if g.calls[i].Quota.Left = p.until.Sub(now); g.calls[i].Quota.Left <= 0 {
+		if g.calls[i].Quota.ExpiresIn = p.until.Sub(now); g.calls[i].Quota.ExpiresIn <= 0 {
 			return false
 		}
 	}

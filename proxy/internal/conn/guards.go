@@ -30,18 +30,18 @@ func (g *guards) callBegins() {
 }
 
 func (g *guards) tick() {
-	if guard(g.conns()) {
+	if guardLongCalls(g.conns()) {
 		g.timer.Reset(g.interval)
 		return
 	}
 	g.asleep.Store(true)
-	if guard(g.conns()) { // a call began before asleep was set
+	if guardLongCalls(g.conns()) { // a call began before asleep was set
 		g.callBegins()
 	}
 }
 
-// guard starts the guards that are due, and reports whether a call is left without one.
-func guard(conns []*Conn) (left bool) {
+// guardLongCalls starts the guards that are due, and reports whether a call is left without one.
+func guardLongCalls(conns []*Conn) (left bool) {
 	for _, c := range conns {
 		left = c.watch.guardIfLong() || left
 	}

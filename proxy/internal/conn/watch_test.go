@@ -30,7 +30,7 @@ func TestShortCallHasNoGuard(t *testing.T) {
 	_ = nc.Close()
 	for i, later := range []bool{true, false} {
 		await.Silent(t, r.disconnected, "disconnect")
-		if guard(r.Conns()) != later {
+		if guardLongCalls(r.Conns()) != later {
 			t.Errorf("tick %d: a call is left without a guard: %v", i+1, !later)
 		}
 	}
