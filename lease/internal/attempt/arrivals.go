@@ -38,7 +38,7 @@ type Arrival struct {
 	// behind: an earlier attempt exists, so the key is hardly free, and this one does not ask.
 	behind bool
 
-	// The mutex of arrivals guards the following fields. attempt is to be queued, traced in ctx; nil: it leaves.
+	// The mutex of arrivals guards the following fields. decided: attempt is to be queued, traced in ctx; if it is nil, it has left.
 	decided bool
 	attempt *Attempt
 	ctx     context.Context
@@ -101,18 +101,20 @@ func (as *arrivals) reconsider(key string) {
 	as.goOn(key, false)
 }
 
-// goOn queues the ready arrivals for a key. If must is false, it may leave them to be gathered. The caller
-// holds as.mu, which is unlocked in between.
-func (as *arrivals) goOn(key string, must bool) {
+// goOn queues the ready arrivals for a key, or leaves them to be gathered; gathered: that has ended. The caller holds as.mu, which is
+// unlocked while arrivals are queued.
+func (as *arrivals) goOn(key string, gathered bool) {
 	k := as.keys[key]
 	if k == nil || k.moving {
 		return
 	}
 	// The crowd stays in the map until all of them are queued, because later arrivals must come after them.
-	var most time.Duration
-	for k.moving = true; k.takeReady(); {
-		if most = as.gathers(key, len(k.ready)); most > 0 && !must && !k.hurries {
-			break
+	k.moving = true
+	for k.takeReady() {
+		if most := as.gathers(key, len(k.ready)); most > 0 && !gathered && !k.hurries {
+			k.moving = false
+			as.gather(key, k, most)
+			return
 		}
 		ready := k.ready
 		k.ready, k.hurries = nil, false
@@ -122,12 +124,15 @@ func (as *arrivals) goOn(key string, must bool) {
 		as.mu.Lock()
 	}
 	k.moving = false
+	k.stopTimer() // all that were gathered may have left
+	if k.first == nil {
+		delete(as.keys, key)
+	}
+}
+
+// gather lets the ready arrivals wait for others, for at most this time from now. The caller holds as.mu.
+func (as *arrivals) gather(key string, k *crowd, most time.Duration) {
 	switch {
-	case len(k.ready) == 0:
-		k.stopTimer() // all of them may have left
-		if k.first == nil {
-			delete(as.keys, key)
-		}
 	case k.timer == nil:
 		k.until = time.Now().Add(most)
 		k.timer = time.AfterFunc(most, func() {
