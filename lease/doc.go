@@ -104,6 +104,23 @@
 // and every poll interval while the store cannot push news. Other hints cause a check of waits at once. The
 // store is asked to push news only while somebody here would be told of them: see package lease/internal/hearing.
 //
+// # Goroutines
+//
+// A call runs in the goroutine of its connection, and so does the statement that it asks for, if only its answer can end the call.
+// Otherwise a lane has a goroutine while it has items: see package batcher. [Manager.Start] begins the loops: leases are renewed, waits are
+// checked, signals are read, watches are kept, kept keys are given up. What outlives a call runs by package background. [Manager.Stop] ends
+// the loops, waits for all of these goroutines, and tells the order in its comments.
+//
+// # Who tries again
+//
+//	who                               | what                                                        | until
+//	a store                           | a statement that was rolled back because of concurrent ones | a few times
+//	package batcher (slow.go)         | an item whose row is locked                                 | the store's timeout
+//	attempt: persist, sendRelease     | a withdrawal or release without an answer                   | the store can have nothing of it
+//	heartbeat: renew                  | a renewal without an answer                                 | the lease's deadline
+//	heartbeat: persist                | a revocation                                                | a minute after the lease's TTL
+//	attempt: Call.MayGoOn             | an attempt whose lease or queue position was lost           | the end of the call's wait
+//
 // # Observation
 //
 // Package observe makes spans, metrics and log lines. Calls never wait for it.
