@@ -15,6 +15,8 @@
 // Kept keys: keep.go (a release keeps a key, a call takes it, it is given up), keepable.go (what a lock knows of that), recall.go (a try
 // that another sidecar's kept key denies).
 //
+// In the code, aq is the [Acquirer], q its queue, c a [Call], b an [Attempt], h a lock, m a member of a cohort.
+//
 // # Calls and attempts
 //
 // A [Call] makes attempts until one wins, or until the call gives up. An [Attempt] has one attempt id and one

@@ -46,9 +46,9 @@ func (ls *Set) note(acquires int) {
 	ls.together.Store(math.Float64bits(average + (n-average)*min(n/togetherOf, 1)))
 }
 
-// maxTogether limits the calls that one statement enqueues. All may be for one key, and releases wait for
+// maxEnqueues limits the calls that one statement enqueues. All may be for one key, and releases wait for
 // its row. A thousand calls would keep it about as long as a release waits for a row (0.1 s).
-const maxTogether = 250
+const maxEnqueues = 250
 
 // perKey limits the acquires and releases of a key in one statement. A thousand readers of a key need no thousand
 // statements. But each share that is taken reads the others, and other sidecars wait for the row meanwhile.
@@ -81,10 +81,10 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, judge *readine
 	}, locked)
 	// Enqueues of one key share a statement, in their order. Only the queue limits them, because answers of
 	// another lane submit some of them, and must not wait.
-	together := lane
-	together.Max = min(lane.Max, maxTogether)
-	together.PerKey = together.Max
-	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, heard(st.Enqueue), locked)
+	enqueues := lane
+	enqueues.Max = min(lane.Max, maxEnqueues)
+	enqueues.PerKey = enqueues.Max
+	ls.Enqueues = batcher.New(obs.Lane("enqueue", enqueues), byKey, heard(st.Enqueue), locked)
 	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(a Amendment) string { return a.Key }, told(judge, amender(st)),
 		func(a store.Amended) bool { return a.Status == store.ClaimRowLocked })
 	ls.Reads = batcher.New(obs.Lane("get", bounded), func(key string) string { return key }, st.Get, nil)
