@@ -16,14 +16,14 @@ type watch struct {
 	c *Conn
 
 	mu      sync.Mutex
-	call    *call         // the running call; nil between calls
+	call    *running      // the running call; nil between calls
 	guarded chan struct{} // closed when the guard of the call has ended; nil without one
 
 	callerLeft atomic.Bool
 }
 
-// call is a running call.
-type call struct {
+// running is a call that is under way.
+type running struct {
 	cancel     context.CancelFunc
 	cancelable bool // the close of the connection cancels it
 	seen       bool // it was under way at a tick of guards; watch.mu guards it
@@ -34,7 +34,7 @@ type call struct {
 // must call [Conn.EndCall].
 func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Context {
 	ctx, cancel := context.WithCancel(values)
-	call := &call{cancel: cancel, cancelable: cancelable}
+	call := &running{cancel: cancel, cancelable: cancelable}
 	c.watch.mu.Lock()
 	c.watch.call = call
 	c.watch.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *watch) guardIfLong() (later bool) {
 
 // guard sleeps in the runtime's poller until the caller leaves or the call is over. It needs no processor time while it
 // sleeps, so a sidecar whose apps all wait is idle.
-func (w *watch) guard(call *call, ended chan<- struct{}) {
+func (w *watch) guard(call *running, ended chan<- struct{}) {
 	defer close(ended)
 	if awaitClose(w.c.raw) {
 		w.noticeClose(call)
@@ -101,7 +101,7 @@ func (w *watch) guard(call *call, ended chan<- struct{}) {
 
 // noticeClose ends the call if it is cancelable, and notifies the owner. The cancellation comes first: a wait whose session ends
 // because of it must know that its caller has left. The lock is held meanwhile, because EndCall waits for the notice.
-func (w *watch) noticeClose(call *call) {
+func (w *watch) noticeClose(call *running) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.call != call || w.callerLeft.Swap(true) {
