@@ -8,7 +8,14 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// This is what an attempt sends to the store if it must end in a phase, for a reason. TestEndings walks the table.
+// This is what an attempt sends to the store if it must end in a phase, for a reason:
+//
+//   - answer: the answer to the question under way decides. A grant that nobody wants any more is released.
+//   - in turn: the attempt ends when it would be queued.
+//   - cancel: once. If the cancel is not answered, see the row cancelling.
+//   - withdraw: until the store has answered.
+//   - withdraw, again: a second time when the store can not carry the question out any more: see withdrawFinally.
+//   - release: until the store has confirmed it.
 //
 //	phase      | caller left | time is up | lease lost | bind:ttl: lease lost  | no answer       | late answer
 //	asking     | answer      | answer     | answer     | answer                | withdraw, again | -
@@ -19,14 +26,8 @@ import (
 //	won        | release     | nothing    | nothing    | nothing               | -               | nothing
 //	not won    | nothing     | nothing    | nothing    | nothing               | -               | withdraw, again
 //
-// The columns are [Attempt.Cancel], timeIsUp, leaseGone (twice), fail and comesLate. The last two rows are the phase over.
-//
-//   - answer: the answer to the question under way decides. A grant that nobody wants any more is released.
-//   - in turn: the attempt ends when it would be queued.
-//   - cancel: once. If the cancel is not answered, see the row cancelling.
-//   - withdraw: until the store has answered.
-//   - withdraw, again: a second time when the store can not carry the question out any more: see withdrawFinally.
-//   - release: until the store has confirmed it.
+// The columns are [Attempt.Cancel], timeIsUp, leaseGone (twice), fail and comesLate. The last two rows are the phase over. TestEndings walks
+// the table.
 //
 // A session's attempt whose lease was lost is withdrawn only if something of it outlives the lease: see outlivesLoss. Otherwise the revocation of
 // the lease frees all. The same holds if its answer comes after the loss. Each withdrawal and release is repeated for as long as the store may still
