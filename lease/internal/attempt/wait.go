@@ -102,11 +102,11 @@ func (c *Call) firstOf(something, mayEnter <-chan struct{}) error {
 // limit is the time of a call. It begins with the call, but is started only when the call first waits for something: most calls never
 // do, and need no timer.
 //
-//	wait > 0: timer fires when the wait is over, and again when the store's time after it is over. The store has that time to say
-//	          whether the call was granted meanwhile.
-//	wait = 0: The call has only the store's time. Calls that begin about together share storeLate. One that has run for longer
-//	          before has a timer of its own.
-//	wait < 0: Nothing fires.
+//   - wait > 0: timer fires when the wait is over, and again when the store's time after it is over. The store has that time to say whether
+//     the call was granted meanwhile.
+//   - wait = 0: the call has only the store's time. Calls that begin about together share storeLate. One that has run for longer before has
+//     a timer of its own.
+//   - wait < 0: nothing fires.
 //
 // The store's time is [types.Patience].
 type limit struct {
