@@ -110,33 +110,6 @@ func (ls *Leases) renew(due []*Lease) {
 	ls.cfg.Observer.Renewal(ls.cfg.Clock.Now().Sub(r.sent), len(due), r.confirmed, err)
 }
 
-// verify tells how doubtful leases are renewed: the store has renewed them, but it is in another history, and may have forgotten locks
-// under them.
-func (r *renewal) verify(doubtful []*Lease, history store.History) error {
-	ls := r.ls
-	// Such a lease gets no new locks, and its users are moved to a fresh lease.
-	for _, l := range doubtful {
-		if ls.retire(l) {
-			ls.cfg.Users.LeaseRetired(l)
-		}
-	}
-	// The locks that the store has forgotten are lost. A lease whose locks are all verified is trusted for longer, like a plain one.
-	trusted := make(map[*Lease]bool, len(doubtful))
-	err := ls.cfg.Users.Verify(ls.ctx, doubtful, history, func(l *Lease) {
-		trusted[l] = true
-		r.apply(l, true, nil)
-		ls.changed()
-	})
-	// The others are renewed and verified again soon, until their deadlines.
-	for _, l := range doubtful {
-		if !trusted[l] {
-			r.apply(l, false, err)
-		}
-	}
-	ls.changed()
-	return err
-}
-
 // sendRenewal asks the store to renew the due leases. It waits at most StoreTimeout, and not after the last of their deadlines.
 func (ls *Leases) sendRenewal(due []*Lease) (store.Renewal, error) {
 	var longest time.Duration
@@ -178,6 +151,33 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 	}
 	l.failing.Store(!ok)
 	r.ls.renewAgain(l, next)
+}
+
+// verify tells how doubtful leases are renewed: the store has renewed them, but it is in another history, and may have forgotten locks
+// under them.
+func (r *renewal) verify(doubtful []*Lease, history store.History) error {
+	ls := r.ls
+	// Such a lease gets no new locks, and its users are moved to a fresh lease.
+	for _, l := range doubtful {
+		if ls.retire(l) {
+			ls.cfg.Users.LeaseRetired(l)
+		}
+	}
+	// The locks that the store has forgotten are lost. A lease whose locks are all verified is trusted for longer, like a plain one.
+	trusted := make(map[*Lease]bool, len(doubtful))
+	err := ls.cfg.Users.Verify(ls.ctx, doubtful, history, func(l *Lease) {
+		trusted[l] = true
+		r.apply(l, true, nil)
+		ls.changed()
+	})
+	// The others are renewed and verified again soon, until their deadlines.
+	for _, l := range doubtful {
+		if !trusted[l] {
+			r.apply(l, false, err)
+		}
+	}
+	ls.changed()
+	return err
 }
 
 func idsOf(leases []*Lease) []store.LeaseID {
