@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
@@ -235,6 +236,23 @@ func TestUndeliveredGrants(t *testing.T) {
 		f.leaveBeforeTheAnswer()
 		await.Receive(t, f.locks.handedBack, "the grant handed back")
 	})
+	// A caller that gives up closes its connection, and withdraws its call over another one, which may be read first.
+	for name, encrypts := range map[string]bool{"TCP": false, "TLS": true} {
+		t.Run("closed before the answer over "+name, func(t *testing.T) {
+			ca := certtest.New(t)
+			settings := []func(*Config){unwatched, withToken(t)}
+			if encrypts {
+				settings = append(settings, withTLS(t, ca))
+			}
+			f := start(t, settings...)
+			c := dialTo(t, "tcp", f.TCPAddr().String())
+			if encrypts {
+				c.encrypted(ca)
+			}
+			f.leaveBeforeTheAnswerOn(c, authorized)
+			await.Receive(t, f.locks.handedBack, "the grant handed back")
+		})
+	}
 	t.Run("not when the answer was written", func(t *testing.T) {
 		f := start(t)
 		_, id := f.explicit()
@@ -257,6 +275,11 @@ func unwatched(c *Config) { c.Timeouts.Guard = time.Hour }
 // cannot be written.
 func (f *fixture) leaveBeforeTheAnswer(headers ...string) {
 	f.t.Helper()
+	f.leaveBeforeTheAnswerOn(f.dial(), headers...)
+}
+
+func (f *fixture) leaveBeforeTheAnswerOn(c *client, headers ...string) {
+	f.t.Helper()
 	granted, asked := make(chan struct{}), make(chan struct{})
 	f.locks.hook = func(op, _ string) error {
 		if op == "acquire" {
@@ -265,7 +288,6 @@ func (f *fixture) leaveBeforeTheAnswer(headers ...string) {
 		}
 		return nil
 	}
-	c := f.dial()
 	c.request("PUT", "/v1/locks/a", ttlBody, headers...)
 	await.Receive(f.t, asked, "the call")
 	_ = c.Close()

@@ -28,8 +28,9 @@
 //
 // A grant for an explicit session, or with bind:ttl, outlives its connection. The server hands it back if
 // it knows that the caller left before the answer was written: the guard noticed the close, or the write
-// failed. The server cannot know whether the client read a written answer. A client without an answer asks
-// again with the same request_id, or releases by it.
+// failed. Over TCP such a write succeeds, so the server looks for the close before. The server cannot know
+// whether the client read a written answer. A client without an answer asks again with the same request_id,
+// or releases by it.
 //
 // An answer with such a grant is written at once. fasthttp writes other answers to pipelined requests when
 // the pipeline is empty or its buffer full. If a client needs one of these answers and its next call may

@@ -132,6 +132,7 @@ func rely(s *lease.Session, g *lease.Grant) {
 // granted remembers the grants until their answer is written, or hands them back if the client has left.
 func (k *call) granted(s *lease.Session, all []lease.Grant, gone, outlives bool, traceparent string) *wire.Problem {
 	k.span.granted(all)
+	gone = gone || outlives && k.c.HasLeft()
 	for i := range all {
 		switch {
 		case !outlives: // session and lock end with the connection

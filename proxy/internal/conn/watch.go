@@ -63,6 +63,15 @@ func (c *Conn) EndCall() (callerLeft bool) {
 // CallerLeft reports whether the connection has closed under a call. Any goroutine may call it.
 func (c *Conn) CallerLeft() bool { return c.watch.callerLeft.Load() }
 
+// HasLeft reports whether the peer has closed the connection. A write to such a Unix socket fails, but over TCP it succeeds.
+func (c *Conn) HasLeft() bool {
+	left := c.CallerLeft()
+	if !left && c.Kind == TCP && c.raw != nil {
+		_ = c.raw.Control(func(fd uintptr) { left = hasClosed(int(fd)) })
+	}
+	return left
+}
+
 // InCall reports whether a call is under way. Any goroutine may call it.
 func (c *Conn) InCall() bool {
 	c.watch.mu.Lock()
