@@ -259,6 +259,7 @@ func TestWhichAddressWins(t *testing.T) {
 		{locksidecar.Config{}, "", "/env", "/env"},
 		{locksidecar.Config{}, "http://127.0.0.1:1", "/env", "http://127.0.0.1:1"},
 		{locksidecar.Config{}, "unix:///url", "/env", "/url"},
+		{locksidecar.Config{}, "unix:///a%20b", "/env", "/a b"},
 		{locksidecar.Config{Socket: "/code"}, "http://127.0.0.1:1", "/env", "/code"},
 		{locksidecar.Config{URL: "https://[::1]:2/"}, "http://127.0.0.1:1", "/env", "https://[::1]:2"},
 	} {

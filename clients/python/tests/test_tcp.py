@@ -234,6 +234,7 @@ def test_which_address_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, "", "/env", "/env"),
         ({}, "http://127.0.0.1:1", "/env", "http://127.0.0.1:1"),
         ({}, "unix:///url", "/env", "/url"),
+        ({}, "unix:///a%20b", "/env", "/a b"),
         ({"socket_path": "/code"}, "http://127.0.0.1:1", "/env", "/code"),
         ({"url": "https://[::1]:2/"}, "http://127.0.0.1:1", "/env", "https://[::1]:2"),
     ):

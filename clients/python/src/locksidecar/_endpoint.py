@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from . import _fork, errors
 
@@ -53,7 +53,7 @@ class Endpoint:
         if "@" in url or parts.query or parts.fragment or not url.isprintable() or " " in url:
             raise wrong
         if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-            self.name = self.path = parts.path
+            self.name = self.path = unquote(parts.path)
         elif parts.scheme in ("http", "https") and parts.hostname and port and parts.path in ("", "/"):
             self.tls = parts.scheme == "https"
             self._host, self._port, self._authority = parts.hostname, port, parts.netloc
