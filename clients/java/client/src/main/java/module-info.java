@@ -4,6 +4,7 @@ import org.jspecify.annotations.NullMarked;
 @NullMarked
 module io.github.locksidecar {
   requires com.grack.nanojson;
+  requires jdk.net;
   requires static transitive org.jspecify;
   requires static io.opentelemetry.api;
   requires static io.opentelemetry.context;

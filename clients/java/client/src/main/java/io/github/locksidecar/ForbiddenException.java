@@ -3,7 +3,7 @@ package io.github.locksidecar;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
-/** The sidecar does not allow it: to break locks, or this user id. */
+/** The sidecar does not allow it: to break locks, or this user id. Over TCP: the token is missing or wrong. */
 public final class ForbiddenException extends ApiException {
   private static final long serialVersionUID = 1L;
 

@@ -42,7 +42,7 @@ public final class LockClient implements AutoCloseable {
   }
 
   /**
-   * A client of the sidecar at {@code LOCKSIDECAR_SOCKET}, else at the usual socket of a pod, or of this user.
+   * A client of the sidecar at {@code LOCKSIDECAR_URL} or {@code LOCKSIDECAR_SOCKET}, else at the usual socket of a pod, or of this user.
    *
    * @return the client; it does not connect yet
    */

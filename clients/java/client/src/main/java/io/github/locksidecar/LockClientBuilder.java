@@ -1,6 +1,8 @@
 package io.github.locksidecar;
 
 import io.github.locksidecar.internal.Clock;
+import io.github.locksidecar.internal.Endpoint;
+import io.github.locksidecar.internal.Endpoint.Setting;
 import io.github.locksidecar.internal.Problem;
 import io.github.locksidecar.internal.Settings;
 import java.nio.file.Files;
@@ -18,6 +20,9 @@ public final class LockClientBuilder {
 
   private final Map<String, Object> session = new TreeMap<>();
   private @Nullable String socket;
+  private @Nullable String url;
+  private @Nullable Path tokenFile;
+  private @Nullable Path caFile;
   private Duration timeout = Duration.ofSeconds(10);
   private Duration reconnect = Duration.ofSeconds(30);
 
@@ -40,6 +45,39 @@ public final class LockClientBuilder {
       throw Problem.invalid("socket is \"" + path + "\"; it must be the path of a socket, such as " + DEFAULT_SOCKET);
     }
     return path;
+  }
+
+  /**
+   * Names the sidecar instead, also over TCP: {@code https://HOST:PORT}, {@code http://HOST:PORT} or {@code unix:///PATH}.
+   *
+   * @param url by default {@code LOCKSIDECAR_URL}, which wins over {@code LOCKSIDECAR_SOCKET}
+   * @return these settings
+   */
+  public LockClientBuilder url(String url) {
+    this.url = Problem.text("url", url);
+    return this;
+  }
+
+  /**
+   * The file with the token for a sidecar over TCP. Its first line is sent, and it is read again when it changes.
+   *
+   * @param file by default {@code LOCKSIDECAR_TOKEN_FILE}
+   * @return these settings
+   */
+  public LockClientBuilder tokenFile(Path file) {
+    this.tokenFile = Problem.required("tokenFile", file);
+    return this;
+  }
+
+  /**
+   * The file with the CA of the sidecar's certificate, in PEM.
+   *
+   * @param file by default {@code LOCKSIDECAR_CA_FILE}, else the CAs of this JVM count
+   * @return these settings
+   */
+  public LockClientBuilder caFile(Path file) {
+    this.caFile = Problem.required("caFile", file);
+    return this;
   }
 
   /**
@@ -95,8 +133,27 @@ public final class LockClientBuilder {
    * @return the client
    */
   public LockClient build() {
-    String path = socket != null ? socket : usualSocket(System.getenv(), Files::exists);
-    return LockClient.of(new Settings(path, Map.copyOf(session), Clock.nanos(timeout), Clock.nanos(reconnect)));
+    Endpoint endpoint = endpoint(System.getenv(), Files::exists);
+    return LockClient.of(new Settings(endpoint, Map.copyOf(session), Clock.nanos(timeout), Clock.nanos(reconnect)));
+  }
+
+  /** What is set in code wins over the environment, and a URL over a socket. */
+  Endpoint endpoint(Map<String, String> environment, Predicate<Path> exists) {
+    if (url != null && socket != null) {
+      throw Problem.invalid("url and socket are both given; one names the sidecar");
+    }
+    Setting where = url != null ? new Setting("url", url) : socket == null ? of("LOCKSIDECAR_URL", environment) : null;
+    if (where == null) {
+      return Endpoint.socket(socket != null ? socket : usualSocket(environment, exists));
+    }
+    Setting token = tokenFile != null ? new Setting("tokenFile", tokenFile.toString()) : of("LOCKSIDECAR_TOKEN_FILE", environment);
+    Setting ca = caFile != null ? new Setting("caFile", caFile.toString()) : of("LOCKSIDECAR_CA_FILE", environment);
+    return Endpoint.url(where, token, ca);
+  }
+
+  private static @Nullable Setting of(String variable, Map<String, String> environment) {
+    String value = environment.getOrDefault(variable, "");
+    return value.isEmpty() ? null : new Setting(variable, value);
   }
 
   /** The socket of a sidecar that was not told another one. The sidecar has the same rule. */

@@ -20,8 +20,8 @@ public final class UnavailableException extends LocksidecarException {
     TIMEOUT
   }
 
-  /** The sidecar's socket. */
-  private final String path;
+  /** The sidecar's socket or URL. */
+  private final String address;
 
   /** What happened. */
   private final Kind kind;
@@ -31,22 +31,22 @@ public final class UnavailableException extends LocksidecarException {
    *
    * @param kind what happened
    * @param message for people
-   * @param path the sidecar's socket
-   * @param cause the error of the socket, if there is one
+   * @param address the path of the sidecar's socket, or its URL
+   * @param cause the error of the connection, if there is one
    */
-  public UnavailableException(Kind kind, String message, String path, @Nullable Throwable cause) {
+  public UnavailableException(Kind kind, String message, String address, @Nullable Throwable cause) {
     super(message, cause);
     this.kind = kind;
-    this.path = path;
+    this.address = address;
   }
 
   /**
-   * The path of the sidecar's socket.
+   * The path of the sidecar's socket, or its URL.
    *
-   * @return the path
+   * @return the address
    */
-  public String path() {
-    return path;
+  public String address() {
+    return address;
   }
 
   /**

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.testing.App;
 import io.github.locksidecar.testing.Sidecar;
+import io.github.locksidecar.testing.TlsSidecar;
 import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -60,6 +61,20 @@ class DescriptorsTest {
       String error = app.awaitLine("error ");
       assertTrue(error.contains(sidecar.socket()) && error.contains("no free file descriptor"), error);
       assertTrue(error.contains("ulimit -n"), error);
+      app.await("checked");
+      app.await("released");
+      app.await("entered 150");
+      app.await("closed");
+      assertFalse(sidecar.client().getFresh("key").held());
+    }
+  }
+
+  @Test
+  void aReleaseGetsThroughOverTls() throws Exception {
+    try (TlsSidecar sidecar = TlsSidecar.inMemory();
+        App app = new App(ManyWaitApp.class, sidecar.environment(), "ulimit -n 60", classPath)) {
+      String error = app.awaitLine("error ");
+      assertTrue(error.contains(sidecar.url()) && error.contains("no free file descriptor"), error);
       app.await("checked");
       app.await("released");
       app.await("entered 150");

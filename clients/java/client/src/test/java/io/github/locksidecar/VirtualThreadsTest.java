@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.locksidecar.testing.Sidecar;
+import io.github.locksidecar.testing.TlsSidecar;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ExecutorService;
@@ -28,8 +29,12 @@ class VirtualThreadsTest {
   /** Far more calls wait than there are carrier threads. */
   @Test
   void manyWaitForOneLock() throws Exception {
+    manyWait(Sidecar.inMemory());
+  }
+
+  private static void manyWait(Sidecar started) throws Exception {
     int[] count = {0};
-    try (Sidecar sidecar = Sidecar.inMemory()) {
+    try (Sidecar sidecar = started) {
       LockClient client = sidecar.client();
       ExecutorService executor = virtualThreads();
       HeldLock first = client.acquire("key");
@@ -56,7 +61,16 @@ class VirtualThreadsTest {
 
   @Test
   void anInterruptEndsAWait() throws Exception {
-    try (Sidecar sidecar = Sidecar.inMemory()) {
+    interruptedWait(Sidecar.inMemory());
+  }
+
+  @Test
+  void anInterruptEndsAWaitOverTls() throws Exception {
+    interruptedWait(TlsSidecar.inMemory());
+  }
+
+  private static void interruptedWait(Sidecar started) throws Exception {
+    try (Sidecar sidecar = started) {
       LockClient client = sidecar.client();
       ExecutorService executor = virtualThreads();
       HeldLock held = client.acquire("key");

@@ -77,9 +77,10 @@ final class Call {
     return reused && repeatable && !(session != null && session.ended());
   }
 
-  byte[] encode() {
+  /** The request, with these lines first: see {@link Endpoint#head}. */
+  byte[] encode(String first) {
     StringBuilder head = new StringBuilder(256);
-    head.append(method).append(' ').append(target).append(" HTTP/1.1\r\nHost: localhost\r\n");
+    head.append(method).append(' ').append(target).append(" HTTP/1.1\r\n").append(first);
     head.append(trace == null ? Tracing.current() : trace);
     if (session != null) {
       head.append(session.header);

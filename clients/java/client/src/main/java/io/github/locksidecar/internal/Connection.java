@@ -2,16 +2,31 @@ package io.github.locksidecar.internal;
 
 import java.io.EOFException;
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.SocketOption;
+import java.net.SocketTimeoutException;
 import java.net.StandardProtocolFamily;
 import java.net.StandardSocketOptions;
 import java.net.UnixDomainSocketAddress;
+import java.net.UnknownHostException;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLSocket;
+import jdk.net.ExtendedSocketOptions;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A connection to the sidecar, for one call after the other. An interrupt of the thread that reads or writes closes it.
@@ -35,6 +50,11 @@ final class Connection implements AutoCloseable {
   private int start;
   private int end;
 
+  /** Those of TLS; null: those of the channel. */
+  private @Nullable InputStream in;
+
+  private @Nullable OutputStream out;
+
   private Connection(SocketChannel channel, Deadlines deadlines) {
     this.channel = channel;
     this.deadlines = deadlines;
@@ -53,7 +73,98 @@ final class Connection implements AutoCloseable {
   }
 
   /** Connects. */
-  static Connection open(String path, Deadlines deadlines, long timeout) throws IOException {
+  static Connection open(Endpoint at, Deadlines deadlines, long timeout) throws IOException {
+    String path = at.path();
+    return path != null ? toSocket(path, deadlines, timeout) : overTcp(at, deadlines, Math.min(timeout, Endpoint.DIAL));
+  }
+
+  private static Connection overTcp(Endpoint at, Deadlines deadlines, long timeout) throws IOException {
+    long end = Clock.after(timeout);
+    IOException failed = null;
+    for (InetAddress address : addresses(at.host())) {
+      Connection made = new Connection(SocketChannel.open(), deadlines);
+      try {
+        if (!deadlines.add(made)) {
+          throw new EOFException("the client was closed");
+        }
+        made.arm(Math.max(end - Clock.now(), 1));
+        made.noticeSilence();
+        made.channel.connect(new InetSocketAddress(address, at.port()));
+        if (at.encrypted()) {
+          made.encrypt(at);
+        }
+        return made;
+      } catch (ClosedByInterruptException e) {
+        made.close();
+        throw e;
+      } catch (IOException e) {
+        made.close();
+        if (made.late) {
+          throw new SocketTimeoutException("it was not made within " + timeout / 1_000_000 + " ms");
+        }
+        failed = failed == null ? e : failed;
+      } catch (RuntimeException | Error e) {
+        made.close();
+        throw e;
+      }
+    }
+    throw Objects.requireNonNull(failed); // a host has an address
+  }
+
+  private static InetAddress[] addresses(String host) throws IOException {
+    try {
+      return InetAddress.getAllByName(host);
+    } catch (UnknownHostException e) {
+      SocketChannel.open().close(); // without a free descriptor no name is known, and this says so
+      throw e;
+    }
+  }
+
+  /** A peer that vanishes closes nothing. So the system probes one that says nothing, and ends the connection after 18 s. */
+  private void noticeSilence() throws IOException {
+    channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
+    channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
+    Map<SocketOption<Integer>, Integer> probes =
+        Map.of(ExtendedSocketOptions.TCP_KEEPIDLE, 3, ExtendedSocketOptions.TCP_KEEPINTERVAL, 3, ExtendedSocketOptions.TCP_KEEPCOUNT, 5);
+    for (Map.Entry<SocketOption<Integer>, Integer> probe : probes.entrySet()) {
+      if (channel.supportedOptions().contains(probe.getKey())) {
+        channel.setOption(probe.getKey(), probe.getValue());
+      }
+    }
+  }
+
+  /** Verifies the certificate and its name. Nothing of the app is sent before. */
+  private void encrypt(Endpoint at) throws IOException {
+    SSLContext trusted = at.context();
+    try {
+      SSLSocket socket =
+          (SSLSocket) trusted.getSocketFactory().createSocket(channel.socket(), at.host(), at.port(), true);
+      SSLParameters how = socket.getSSLParameters();
+      how.setEndpointIdentificationAlgorithm("HTTPS");
+      how.setProtocols(new String[] {"TLSv1.3", "TLSv1.2"});
+      socket.setSSLParameters(how);
+      socket.startHandshake();
+      in = socket.getInputStream();
+      out = socket.getOutputStream();
+    } catch (IOException e) {
+      throw ofChannel(e);
+    }
+  }
+
+  /** An interrupt closes the channel, also below TLS, which throws an error of its own then. */
+  private IOException ofChannel(IOException e) {
+    for (Throwable cause = e; cause != null; cause = cause.getCause()) {
+      if (cause instanceof ClosedByInterruptException interrupt) {
+        return interrupt;
+      }
+    }
+    if (!channel.isOpen() && !late && Thread.currentThread().isInterrupted()) {
+      return new ClosedByInterruptException();
+    }
+    return e;
+  }
+
+  private static Connection toSocket(String path, Deadlines deadlines, long timeout) throws IOException {
     UnixDomainSocketAddress address = UnixDomainSocketAddress.of(Path.of(path));
     // In a virtual thread a connect does not wait if the sidecar has not accepted earlier ones yet.
     long end = Clock.after(timeout);
@@ -115,6 +226,15 @@ final class Connection implements AutoCloseable {
   }
 
   void write(byte[] request) throws IOException {
+    OutputStream encrypted = out;
+    if (encrypted != null) {
+      try {
+        encrypted.write(request);
+        return;
+      } catch (IOException e) {
+        throw ofChannel(e);
+      }
+    }
     ByteBuffer rest = ByteBuffer.wrap(request);
     while (rest.hasRemaining()) {
       channel.write(rest);
@@ -190,13 +310,26 @@ final class Connection implements AutoCloseable {
     if (end == buffer.length) {
       buffer = Arrays.copyOf(buffer, buffer.length * 2);
     }
-    int count = channel.read(ByteBuffer.wrap(buffer, end, buffer.length - end));
+    int count = receive();
     if (count < 0) {
       throw new EOFException("the sidecar closed it");
     }
     end += count;
   }
 
+  private int receive() throws IOException {
+    InputStream encrypted = in;
+    if (encrypted == null) {
+      return channel.read(ByteBuffer.wrap(buffer, end, buffer.length - end));
+    }
+    try {
+      return encrypted.read(buffer, end, buffer.length - end);
+    } catch (IOException e) {
+      throw ofChannel(e);
+    }
+  }
+
+  /** Closes the channel only: the last word of TLS could block, and a sidecar needs none. */
   @Override
   public void close() {
     deadlines.remove(this);

@@ -64,7 +64,7 @@ public final class Problem {
   private static ApiException make(String code, int status, String detail, Map<String, @Nullable Object> problem) {
     return switch (code) {
       case "invalid_request" -> new InvalidRequestException(status, code, detail, problem);
-      case "forbidden" -> new ForbiddenException(status, code, detail, problem);
+      case "forbidden", "unauthorized" -> new ForbiddenException(status, code, detail, problem);
       case "not_found" -> new NotFoundException(status, code, detail, problem);
       case "not_held" -> new NotHeldException(status, code, detail, problem);
       case "limit_mismatch" -> new LimitMismatchException(status, code, detail, problem);

@@ -22,11 +22,11 @@ public final class Stream implements AutoCloseable {
   /** How many bytes of the chunk were read. */
   private int read;
 
-  Stream(Transport transport, Connection connection, Call call) throws IOException {
+  Stream(Transport transport, Connection connection, Call call, byte[] request) throws IOException {
     this.transport = transport;
     this.connection = connection;
     connection.arm(call.timeout);
-    connection.write(call.encode());
+    connection.write(request);
     Answer head = connection.head();
     if (head.length >= 0) {
       head.body = connection.bytes(head.length);

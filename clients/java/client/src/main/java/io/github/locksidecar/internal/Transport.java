@@ -5,7 +5,9 @@ import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.SessionEndedException;
 import io.github.locksidecar.UnavailableException;
 import io.github.locksidecar.UnavailableException.Kind;
+import java.io.EOFException;
 import java.io.IOException;
+import java.net.UnknownHostException;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.HashSet;
 import java.util.Map;
@@ -55,6 +57,7 @@ public final class Transport {
   public Transport(Settings settings) {
     this.settings = settings;
     load();
+    settings.endpoint().load();
   }
 
   /**
@@ -114,9 +117,10 @@ public final class Transport {
     if (Thread.interrupted()) {
       throw new InterruptedException();
     }
+    byte[] request = call.encode(settings.endpoint().head());
     Connection connection = connect(call);
     try {
-      return new Stream(this, connection, call);
+      return new Stream(this, connection, call, request);
     } catch (IOException e) {
       connection.close();
       throw failed(connection, call, e);
@@ -155,7 +159,7 @@ public final class Transport {
   }
 
   private Answer exchange(Call call) throws InterruptedException {
-    byte[] request = call.encode();
+    byte[] request = call.encode(settings.endpoint().head());
     while (true) {
       if (Thread.interrupted()) {
         throw new InterruptedException();
@@ -192,12 +196,14 @@ public final class Transport {
 
   private Connection connect(Call call) throws InterruptedException {
     try {
-      return Connection.open(settings.path(), deadlines, Math.min(call.timeout, settings.timeout()));
+      return Connection.open(settings.endpoint(), deadlines, Math.min(call.timeout, settings.timeout()));
     } catch (ClosedByInterruptException e) {
       Thread.interrupted();
       throw new InterruptedException();
     } catch (IOException e) {
-      Connection reserved = call.urgent && Unreachable.noDescriptors(e) ? takeReserve(call.timeout) : null;
+      // The JDK remembers for a while that a name could not be looked up, as for want of a descriptor.
+      boolean needsReserve = Unreachable.noDescriptors(e) || e instanceof UnknownHostException && known != null;
+      Connection reserved = call.urgent && needsReserve ? takeReserve(call.timeout) : null;
       if (reserved != null) {
         return reserved;
       }
@@ -216,11 +222,11 @@ public final class Transport {
     }
     boolean interrupted = Thread.interrupted(); // it would close the new one
     try {
-      Connection made = Connection.open(settings.path(), deadlines, REFILL_PATIENCE);
+      Connection made = Connection.open(settings.endpoint(), deadlines, REFILL_PATIENCE);
       if (made.disarm()) {
         keep(made);
       }
-    } catch (IOException e) {
+    } catch (IOException | LocksidecarException e) {
       // The next connection that is kept takes its place.
     } finally {
       if (interrupted) {
@@ -313,12 +319,20 @@ public final class Transport {
         made.receive(stream.next());
       }
     } catch (Throwable e) { // an error of the JVM, too: without this thread nobody hears of the locks
-      if (stream.late()) {
-        deadlines.closeConnections(); // the sidecar hangs, so calls that wait would not end
+      if (stream.late() || isSilenced(e)) {
+        deadlines.closeConnections(); // the sidecar hangs, or its network does, so calls that wait would not end
       }
     } finally {
       made.end();
     }
+  }
+
+  /**
+   * Whether the session's connection over TCP ended, but not by the sidecar. The JDK has no limit for what is sent and not received, so
+   * calls that wait would not end for a quarter of an hour.
+   */
+  private boolean isSilenced(Throwable e) {
+    return settings.endpoint().path() == null && e instanceof UnavailableException && !(e.getCause() instanceof EOFException);
   }
 
   /** Ends the session and closes all connections. May be called twice. */
@@ -380,13 +394,15 @@ public final class Transport {
   }
 
   private UnavailableException unavailable(Kind kind, String what, @Nullable IOException cause) {
-    String text = "the sidecar at " + settings.path() + " " + what + ". Check that it still runs, and its log";
-    return new UnavailableException(kind, text, settings.path(), cause);
+    String at = settings.endpoint().name();
+    String text = "the sidecar at " + at + " " + what + ". Check that it still runs, and its log";
+    return new UnavailableException(kind, text, at, cause);
   }
 
   private UnavailableException unreachable(IOException cause) {
-    String text = "cannot reach the sidecar at " + settings.path() + ": " + Unreachable.why(settings.path(), cause);
-    return new UnavailableException(Kind.UNREACHABLE, text, settings.path(), cause);
+    String at = settings.endpoint().name();
+    String text = "cannot reach the sidecar at " + at + ": " + Unreachable.why(settings.endpoint(), cause);
+    return new UnavailableException(Kind.UNREACHABLE, text, at, cause);
   }
 
   /** The error of a closed client. */

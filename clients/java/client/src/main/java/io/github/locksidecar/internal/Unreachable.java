@@ -2,9 +2,15 @@ package io.github.locksidecar.internal;
 
 import java.io.IOException;
 import java.net.ConnectException;
+import java.net.UnknownHostException;
 import java.nio.channels.AsynchronousCloseException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.security.cert.CertificateException;
+import java.security.cert.CertificateExpiredException;
+import java.security.cert.CertificateNotYetValidException;
+import javax.net.ssl.SSLException;
+import org.jspecify.annotations.Nullable;
 
 /** Says why no connection could be made, and what to check. */
 final class Unreachable {
@@ -15,7 +21,54 @@ final class Unreachable {
     return String.valueOf(cause.getMessage()).contains("Too many open files");
   }
 
-  static String why(String path, IOException cause) {
+  static String why(Endpoint at, IOException cause) {
+    String path = at.path();
+    if (path == null && !noDescriptors(cause)) {
+      return overTcp(at, cause);
+    }
+    return atSocket(path == null ? "" : path, cause);
+  }
+
+  private static String overTcp(Endpoint at, IOException cause) {
+    String url = at.setting();
+    CertificateException certificate = in(cause, CertificateException.class);
+    String message = certificate != null ? certificate.getMessage() : String.valueOf(cause.getMessage());
+    if (certificate != null && (message.startsWith("No name ") || message.startsWith("No subject "))) {
+      return "its certificate is for another name (" + message + "). " + url + " has to use a name of it";
+    }
+    CertificateException late = in(cause, CertificateExpiredException.class);
+    CertificateException early = in(cause, CertificateNotYetValidException.class);
+    if (late != null || early != null) {
+      return "its certificate is not valid now: " + (late != null ? "it has expired, " + late.getMessage() : String.valueOf(early.getMessage()));
+    }
+    if (certificate != null) {
+      Endpoint.Setting ca = at.ca();
+      String remedy = ca == null ? "LOCKSIDECAR_CA_FILE or caFile names the file of the CA"
+          : ca.name() + ", \"" + ca.value() + "\", has to be the file of its CA";
+      return "its certificate is of a CA that this process does not trust (" + message + "). " + remedy;
+    }
+    if (cause instanceof SSLException) {
+      return "it does not speak TLS as this process does (" + message + "). Is it http://, or another port? Check " + url;
+    }
+    if (cause instanceof UnknownHostException) {
+      return "its host is not known (" + message + "). Check " + url;
+    }
+    if (cause instanceof ConnectException && message.contains("refused")) {
+      return "nobody listens. Check that it runs, that its LOCKSIDECAR_TCP_ADDR has this port, and " + url;
+    }
+    return "no connection: " + message + ". Check " + url + ", and the network";
+  }
+
+  private static <T> @Nullable T in(Throwable error, Class<T> kind) {
+    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+      if (kind.isInstance(cause)) {
+        return kind.cast(cause);
+      }
+    }
+    return null;
+  }
+
+  private static String atSocket(String path, IOException cause) {
     String message = String.valueOf(cause.getMessage());
     if (noDescriptors(cause)) {
       return "this process has no free file descriptor. Raise its limit (ulimit -n), or let fewer calls wait at a time:"

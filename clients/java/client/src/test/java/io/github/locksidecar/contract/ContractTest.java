@@ -6,6 +6,7 @@ import com.grack.nanojson.JsonParser;
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.testing.Sidecar;
 import io.github.locksidecar.testing.Store;
+import io.github.locksidecar.testing.TlsSidecar;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashMap;
@@ -21,7 +22,10 @@ import org.junit.jupiter.api.TestFactory;
 import org.snakeyaml.engine.v2.api.Load;
 import org.snakeyaml.engine.v2.api.LoadSettings;
 
-/** The contract suite of clients/contract through this client, on all stores, or on those of CONTRACT_STORES. */
+/**
+ * The contract suite of clients/contract through this client, on all stores, or on those of CONTRACT_STORES. With CONTRACT_OVER=tcp the
+ * client calls the sidecar over TCP, with TLS and a token.
+ */
 class ContractTest {
   private static final Path CASES = Sidecar.root().resolve("clients/contract/cases");
 
@@ -102,7 +106,9 @@ class ContractTest {
               Map<String, String> settings = new HashMap<>(store);
               settings.put("NAMESPACE", name);
               settings.putAll(sidecarSettings(file));
-              sidecar[0] = new Sidecar(settings, Boolean.FALSE.equals(file.get("ready")) ? "/v1" : "/readyz");
+              String until = Boolean.FALSE.equals(file.get("ready")) ? "/v1" : "/readyz";
+              boolean overTcp = "tcp".equals(System.getenv("CONTRACT_OVER"));
+              sidecar[0] = overTcp ? TlsSidecar.start(settings, until) : new Sidecar(settings, until);
             });
     DynamicTest end = DynamicTest.dynamicTest("end", () -> sidecar[0].close());
     Stream<DynamicTest> cases =
@@ -114,7 +120,7 @@ class ContractTest {
   @SuppressWarnings("unchecked")
   private static void play(Sidecar sidecar, Map<String, Object> one) throws Exception {
     Set<String> has;
-    try (LockClient client = LockClient.builder().socket(sidecar.socket()).build()) {
+    try (LockClient client = sidecar.builder().build()) {
       has = client.describe().features();
     }
     List<String> needed = (List<String>) one.getOrDefault("features", List.of());

@@ -171,11 +171,11 @@ final class Player implements AutoCloseable {
 
   private synchronized Calls session(Map<String, Object> a) {
     String name = (String) a.getOrDefault("session", "");
-    return sessions.computeIfAbsent(name, one -> new Calls(LockClient.builder().socket(sidecar.socket()).build()));
+    return sessions.computeIfAbsent(name, one -> new Calls(sidecar.builder().build()));
   }
 
   private Map<String, Object> open(Map<String, Object> a) {
-    LockClientBuilder builder = LockClient.builder().socket(sidecar.socket());
+    LockClientBuilder builder = sidecar.builder();
     if (a.containsKey("name")) {
       builder.name((String) a.get("name"));
     }

@@ -29,7 +29,7 @@ public final class Bench {
         LockClient client = sidecar.client()) {
       Pair ours = () -> client.acquire("bench:ours").release();
       Deadlines deadlines = new Deadlines();
-      Connection connection = Connection.open(sidecar.socket(), deadlines, Clock.NEVER);
+      Connection connection = Connection.open(Endpoint.socket(sidecar.socket()), deadlines, Clock.NEVER);
       String session = session(sidecar.socket(), deadlines);
       Pair bare =
           () -> {
@@ -62,7 +62,7 @@ public final class Bench {
 
   /** Opens a session, and returns the header line of calls that join it. */
   private static String session(String socket, Deadlines deadlines) throws Exception {
-    Connection stream = Connection.open(socket, deadlines, Clock.NEVER);
+    Connection stream = Connection.open(Endpoint.socket(socket), deadlines, Clock.NEVER);
     stream.write(request("POST", "/v1/sessions", "", ""));
     stream.head();
     String line = stream.line();

@@ -9,8 +9,8 @@ public final class Raw {
   /** The status of a GET; 0 if there was no answer. */
   public static int status(String socket, String target) {
     Deadlines deadlines = new Deadlines();
-    try (Connection connection = Connection.open(socket, deadlines, 1_000_000_000)) {
-      connection.write(new Call("GET", target, null, 0).encode());
+    try (Connection connection = Connection.open(Endpoint.socket(socket), deadlines, 1_000_000_000)) {
+      connection.write(new Call("GET", target, null, 0).encode("Host: localhost\r\n"));
       return connection.answer().status;
     } catch (IOException e) {
       return 0;

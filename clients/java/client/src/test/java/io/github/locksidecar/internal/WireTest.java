@@ -76,7 +76,7 @@ class WireTest {
     int middle = event.indexOf('\u00a9');
     String chunks = chunk(event.substring(0, middle)) + chunk(event.substring(middle));
     try (FakeSidecar fake = FakeSidecar.answering(head, chunks.substring(0, 9), chunks.substring(9))) {
-      Transport transport = new Transport(new Settings(fake.socket(), Map.of(), 5_000_000_000L, 0));
+      Transport transport = new Transport(new Settings(Endpoint.socket(fake.socket()), Map.of(), 5_000_000_000L, 0));
       try (Stream stream = transport.stream(new Call("GET", "/v1/locks/a/events", null, 5_000_000_000L))) {
         Event next = stream.next();
         assertEquals("state", next.name());

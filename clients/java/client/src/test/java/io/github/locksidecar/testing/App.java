@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -31,11 +32,16 @@ public final class App implements AutoCloseable {
 
   /** Starts the class's main with another class path. */
   public App(Class<?> main, String socket, String before, String classPath) throws IOException {
+    this(main, Map.of("LOCKSIDECAR_SOCKET", socket), before, classPath);
+  }
+
+  /** Starts the class's main with these variables. */
+  public App(Class<?> main, Map<String, String> environment, String before, String classPath) throws IOException {
     ProcessBuilder builder =
         new ProcessBuilder(
             "sh", "-c", before + "\nexec \"$@\"", "app", System.getProperty("java.home") + "/bin/java",
             "-XX:TieredStopAtLevel=1", "-cp", classPath, main.getName());
-    builder.environment().put("LOCKSIDECAR_SOCKET", socket);
+    builder.environment().putAll(environment);
     process = builder.redirectErrorStream(true).start();
     Thread reader = new Thread(this::read);
     reader.setDaemon(true);

@@ -1,6 +1,7 @@
 package io.github.locksidecar.testing;
 
 import io.github.locksidecar.LockClient;
+import io.github.locksidecar.LockClientBuilder;
 import io.github.locksidecar.internal.Raw;
 import java.io.File;
 import java.io.IOException;
@@ -13,11 +14,15 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
 /** A running sidecar of {@code make build}, on a socket of its own. */
-public final class Sidecar implements AutoCloseable {
+public class Sidecar implements AutoCloseable {
   private static final Duration START_LIMIT = Duration.ofSeconds(60);
+
+  private static final Pattern SERVING = Pattern.compile("\"msg\":\"serving\".*\"tcp\":\"[^\"]*:(\\d+)\"");
 
   private final Path folder;
   private final Map<String, String> settings;
@@ -61,11 +66,33 @@ public final class Sidecar implements AutoCloseable {
     return folder.resolve("s.sock").toString();
   }
 
+  /** The settings of a client that finds it. */
+  public LockClientBuilder builder() {
+    return LockClient.builder().socket(socket());
+  }
+
   /** A client that ends with the sidecar. */
   public synchronized LockClient client() {
-    LockClient made = LockClient.builder().socket(socket()).build();
+    LockClient made = builder().build();
     clients.add(made);
     return made;
+  }
+
+  /** The port at which it listens. Its log says it, soon after its first answer. */
+  public int port() {
+    long end = System.nanoTime() + START_LIMIT.toNanos();
+    while (System.nanoTime() < end) {
+      Matcher serving = SERVING.matcher(log());
+      int port = 0;
+      while (serving.find()) { // the last one, if it was started again
+        port = Integer.parseInt(serving.group(1));
+      }
+      if (port != 0) {
+        return port;
+      }
+      pause();
+    }
+    throw new IllegalStateException("no port in its log:\n" + log());
   }
 
   /** Starts it, or starts it again after its end. */

@@ -2,6 +2,9 @@ package io.github.locksidecar.spring;
 
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.LockClientBuilder;
+import java.nio.file.Path;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
@@ -25,9 +28,10 @@ public class LocksidecarAutoConfiguration {
   @ConditionalOnMissingBean
   public LockClient locksidecarClient(LocksidecarProperties properties) {
     LockClientBuilder builder = LockClient.builder();
-    if (properties.socket() != null) {
-      builder.socket(properties.socket());
-    }
+    ofApp(properties.socket(), "LOCKSIDECAR_SOCKET").ifPresent(builder::socket);
+    ofApp(properties.url(), "LOCKSIDECAR_URL").ifPresent(builder::url);
+    ofApp(properties.tokenFile(), "LOCKSIDECAR_TOKEN_FILE").map(Path::of).ifPresent(builder::tokenFile);
+    ofApp(properties.caFile(), "LOCKSIDECAR_CA_FILE").map(Path::of).ifPresent(builder::caFile);
     if (properties.ttl() != null) {
       builder.ttl(properties.ttl());
     }
@@ -35,6 +39,11 @@ public class LocksidecarAutoConfiguration {
       builder.timeout(properties.timeout());
     }
     return builder.build();
+  }
+
+  /** A value of the app's own settings. Spring binds the variables of the environment, too, which the client reads itself: it knows which wins. */
+  private static Optional<String> ofApp(@Nullable String value, String variable) {
+    return Optional.ofNullable(value).filter(text -> !text.isEmpty() && !text.equals(System.getenv(variable)));
   }
 
   /**

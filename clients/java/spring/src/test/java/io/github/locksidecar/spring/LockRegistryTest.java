@@ -12,6 +12,7 @@ import io.github.locksidecar.LockLostException;
 import io.github.locksidecar.LockOptions;
 import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.testing.Sidecar;
+import io.github.locksidecar.testing.TlsSidecar;
 import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.Callable;
@@ -137,7 +138,21 @@ class LockRegistryTest {
   static class Plain {}
 
   @Test
-  void bootHasThreeProperties() throws Exception {
+  void bootFindsASidecarOverTcp() throws Exception {
+    try (TlsSidecar own = TlsSidecar.inMemory()) {
+      Map<String, String> where = own.environment();
+      SpringApplication app = new SpringApplication(Plain.class);
+      try (ConfigurableApplicationContext context =
+          app.run("--locksidecar.url=" + own.url(),
+              "--locksidecar.token-file=" + where.get("LOCKSIDECAR_TOKEN_FILE"), "--locksidecar.ca-file=" + where.get("LOCKSIDECAR_CA_FILE"))) {
+        context.getBean(LockRegistry.class).obtain("boot").lock();
+        assertTrue(own.client().getFresh("spring:boot").held());
+      }
+    }
+  }
+
+  @Test
+  void bootHasProperties() throws Exception {
     SpringApplication app = new SpringApplication(Plain.class);
     try (ConfigurableApplicationContext context =
         app.run("--locksidecar.socket=" + sidecar.socket(), "--locksidecar.ttl=1s", "--locksidecar.timeout=2s")) {
