@@ -2,6 +2,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
 import { acquire, acquireMany } from "./acquire";
 import { callback, checkKey, checkOptions, count, json, ms, optionsAndRun, text } from "./checks";
+import { endpointOf } from "./endpoint";
 import { ClientClosedError, InvalidRequestError, LockHeldError, WaitTimeoutError } from "./errors";
 import { apart, holding, waitsForItself } from "./holding";
 import { LeaderWatch, lead } from "./lead";
@@ -44,7 +45,7 @@ import {
 import { mayBeDone } from "./retry";
 import { Semaphore } from "./semaphore";
 import { Sessions } from "./sessions";
-import { podSocket, usualSocket } from "./socket";
+import { podSocket } from "./socket";
 import type { Term } from "./term";
 import { tracedRelease } from "./tracing";
 import { Transport } from "./transport";
@@ -67,19 +68,20 @@ type Run<T> = (lock: Lock) => T | PromiseLike<T>;
  * each worker thread.
  */
 export class Client {
-  /** The sidecar's socket. */
-  readonly socketPath: string;
+  /** The path of the sidecar's socket, or its URL over TCP. */
+  readonly address: string;
   readonly #sessions: Sessions;
   readonly #tasks = new AsyncLocalStorage<string>();
   readonly #watches = new Set<KeyWatch>();
 
-  /** Opens nothing yet. Throws an `InvalidRequestError` for NaN and Infinity, and for unknown options. */
+  /** Opens nothing yet. Throws an `InvalidRequestError` for NaN and Infinity, for unknown options, and for a URL that is none. */
   constructor(options: ClientOptions = {}) {
     const path = typeof options === "string" ? options : podSocket;
     checkOptions(options, clientChecks, `{ socketPath: ${JSON.stringify(path)} }`);
-    const { socketPath, name, ttlMs, timeoutMs, reconnectMs } = options;
-    this.socketPath = socketPath ?? usualSocket();
-    this.#sessions = new Sessions(new Transport(this.socketPath), {
+    const { name, ttlMs, timeoutMs, reconnectMs } = options;
+    const endpoint = endpointOf(options);
+    this.address = endpoint.address;
+    this.#sessions = new Sessions(new Transport(endpoint), {
       name,
       ttlMs,
       timeoutMs: timeoutMs ?? defaultTimeoutMs,
@@ -443,7 +445,7 @@ export class Client {
     const owner = fields["owner"] as string | undefined;
     // A signal ends the wait, and a call that names its request may get the same grant.
     const isForEver = (fields["wait_ms"] as number) < 0 && signal === undefined && requestId === undefined;
-    if (isForEver && waitsForItself({ socketPath: this.socketPath, key, owner, reentrant, mode, limit })) {
+    if (isForEver && waitsForItself({ address: this.address, key, owner, reentrant, mode, limit })) {
       throw new InvalidRequestError(
         `key: the function that makes this call holds ${JSON.stringify(key)}, and this call would wait for the end of the function for ever. ` +
           "Enter the lock again with reentrant: true in both calls, or give waitMs. Work that is not awaited may wait in a task of its own, client.asTask",

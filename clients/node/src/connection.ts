@@ -1,4 +1,6 @@
-import { createConnection, type Socket } from "node:net";
+import type { Socket } from "node:net";
+import type { TLSSocket } from "node:tls";
+import { Endpoint } from "./endpoint";
 import { type AnswerListener, AnswerParser, type Head, maxBody, NotHttpError } from "./http";
 
 /** A complete answer. */
@@ -69,7 +71,18 @@ export interface ConnectionOwner {
   onClose(connection: Connection, broke: boolean): void;
 }
 
-/** All connections read into it, one after the other, and copy what they keep. */
+/** NotConnectedError says that there was no connection, so nothing was sent. */
+export class NotConnectedError extends Error {
+  constructor(
+    override readonly cause: Error,
+    /** The sidecar's certificate was refused. */
+    readonly isOfCertificate = false,
+  ) {
+    super(cause.message);
+  }
+}
+
+/** All connections without TLS read into it, one after the other, and copy what they keep. */
 const readBuffer = Buffer.allocUnsafeSlow(64 * 1024);
 
 /** Connection carries exchanges, answered in their order. It keeps the process alive while one is under way. */
@@ -86,17 +99,47 @@ export class Connection implements AnswerListener {
   #length = 0;
   #body: BodyListener | undefined;
   #cause: Error | undefined;
+  #isConnected = false;
+  /** Requests that wait for the handshake. */
+  #unsent = "";
 
   constructor(
-    path: string,
+    readonly endpoint: Endpoint,
     readonly owner: ConnectionOwner,
   ) {
-    const onread = { buffer: readBuffer, callback: (length: number) => this.#onRead(length) };
-    this.socket = createConnection({ path, onread });
+    const callback = (length: number): boolean => this.#onBytes(readBuffer.subarray(0, length));
+    this.socket = endpoint.connect({ buffer: readBuffer, callback });
+    if (endpoint.encrypted) {
+      this.socket.on("data", (bytes) => this.#onBytes(bytes));
+    }
     this.socket.on("error", (cause) => {
-      this.#cause ??= cause;
+      const isOfCertificate = Boolean((this.socket as TLSSocket).authorizationError);
+      this.#cause ??= this.#isConnected ? cause : new NotConnectedError(cause, isOfCertificate);
     });
     this.socket.on("close", () => this.#onClose());
+    const timer = endpoint.path === undefined ? this.#limitDial() : undefined;
+    this.socket.once(endpoint.encrypted ? "secureConnect" : "connect", () => {
+      clearTimeout(timer);
+      this.#isConnected = true;
+      if (this.#unsent !== "") {
+        this.socket.write(this.#unsent, "utf8");
+        this.#unsent = "";
+      }
+    });
+  }
+
+  /** #limitDial ends a connection over TCP that is not made in time. */
+  #limitDial(): NodeJS.Timeout {
+    const timer = setTimeout(() => {
+      setImmediate(() => {
+        // If it is there now, the app had kept the event loop from seeing it.
+        if (!this.#isConnected) {
+          this.close(new NotConnectedError(new Error(`it was not made within ${Endpoint.dialMs} ms`)));
+        }
+      });
+    }, Endpoint.dialMs).unref();
+    this.socket.once("close", () => clearTimeout(timer));
+    return timer;
   }
 
   /** Whether it takes no more requests: closed on this side, or ended by the sidecar. */
@@ -114,7 +157,11 @@ export class Connection implements AnswerListener {
       exchange.begin(this);
       text += exchange.request;
     }
-    this.socket.write(text, "utf8");
+    if (this.endpoint.encrypted && !this.#isConnected) {
+      this.#unsent = text; // it has the token, and the certificate is not verified yet
+    } else {
+      this.socket.write(text, "utf8");
+    }
   }
 
   /** The number of exchanges under way that have their answers. */
@@ -137,13 +184,13 @@ export class Connection implements AnswerListener {
     return this.closed;
   }
 
-  #onRead(length: number): boolean {
+  #onBytes(bytes: Buffer): boolean {
     if (this.closed) {
       return false;
     }
     let isRead = false;
     try {
-      this.#parser.push(readBuffer.subarray(0, length));
+      this.#parser.push(bytes);
       isRead = true;
     } catch (error) {
       if (!(error instanceof NotHttpError)) {

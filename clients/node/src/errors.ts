@@ -60,11 +60,11 @@ export class NotSupportedError extends LocksidecarError {
   }
 }
 
-/** `forbidden`: the sidecar does not allow this (force, or this user). */
+/** `forbidden`: the sidecar does not allow this (force, or this user). `unauthorized`: over TCP, the token is missing or wrong. */
 export class ForbiddenError extends LocksidecarError {
   override name = "ForbiddenError";
-  constructor(message: string, details: ErrorDetails = {}) {
-    super("forbidden", message, details);
+  constructor(message: string, details: ErrorDetails & { code?: "forbidden" | "unauthorized" } = {}) {
+    super(details.code ?? "forbidden", message, details);
   }
 }
 
@@ -230,15 +230,15 @@ export class DrainingError extends UnavailableError {
 /** No answer came: `unreachable`, `connection_lost` or `timeout`. */
 export class ConnectionError extends LocksidecarError {
   override name = "ConnectionError";
-  /** The sidecar's socket. */
-  readonly socketPath: string;
-  constructor(code: string, socketPath: string, message: string, details: ErrorDetails = {}) {
+  /** The path of the sidecar's socket, or its URL. */
+  readonly address: string;
+  constructor(code: string, address: string, message: string, details: ErrorDetails = {}) {
     super(code, message, details);
-    this.socketPath = socketPath;
+    this.address = address;
   }
 }
 
-/** `unreachable`: there is no sidecar at the socket. The message says what to check. */
+/** `unreachable`: there is no sidecar at the address, or its certificate is refused. The message says what to check. */
 export class UnreachableError extends ConnectionError {
   override name = "UnreachableError";
 }
@@ -253,7 +253,7 @@ export class TimeoutError extends ConnectionError {
   override name = "TimeoutError";
 }
 
-/** `bad_answer`: something else listens at the socket. */
+/** `bad_answer`: something else listens at the address. */
 export class BadAnswerError extends LocksidecarError {
   override name = "BadAnswerError";
   constructor(message: string, details: ErrorDetails = {}) {

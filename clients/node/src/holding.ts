@@ -10,7 +10,7 @@ interface Held {
 
 /** A call that would wait. */
 export interface Wanted {
-  socketPath: string;
+  address: string;
   key: string;
   owner: string | undefined;
   reentrant: boolean;

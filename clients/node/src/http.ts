@@ -12,17 +12,18 @@ const nothing = Buffer.alloc(0);
 /** NotHttpError says that the bytes are no answer that this client reads. */
 export class NotHttpError extends Error {}
 
-/** requestText returns a request. Throws a TypeError if a header or the path would not stay in its line. */
+/** requestText returns a request that begins with the lines of `head`. Throws a TypeError if a header or the path would not stay in its line. */
 export function requestText(
   method: string,
   path: string,
   headers: Record<string, string>,
   body: string | undefined,
+  head = "Host: localhost\r\n",
 ): string {
   if (!/^[\x21-\x7e]+$/.test(path)) {
     throw new TypeError(`the path ${JSON.stringify(path)} has characters that HTTP does not allow`);
   }
-  let text = `${method} ${path} HTTP/1.1\r\nHost: localhost\r\n`;
+  let text = `${method} ${path} HTTP/1.1\r\n${head}`;
   for (const name in headers) {
     const value = String(headers[name]);
     if (!isHeader(name, value)) {

@@ -182,12 +182,7 @@ export class Lock {
 
   /** @internal */
   excludes(call: Wanted): boolean {
-    if (
-      this.key !== call.key ||
-      this.#session.transport.socketPath !== call.socketPath ||
-      this.lost ||
-      this.#released
-    ) {
+    if (this.key !== call.key || this.#session.transport.address !== call.address || this.lost || this.#released) {
       return false;
     }
     const enters = call.reentrant && call.owner === this.#owner && this.mode === "exclusive";
@@ -196,7 +191,7 @@ export class Lock {
 
   /** @internal */
   shares(call: Wanted): boolean {
-    const isSame = this.key === call.key && this.#session.transport.socketPath === call.socketPath;
+    const isSame = this.key === call.key && this.#session.transport.address === call.address;
     return isSame && this.limit === call.limit && !this.lost && !this.#released;
   }
 

@@ -7,6 +7,15 @@ import type { Bind, Holder, Json, Mode, Stopping } from "./types";
 export interface ClientOptions {
   /** The sidecar's Unix socket; by default `LOCKSIDECAR_SOCKET`, else that of a pod or of this user, as `locksidecar serve` has it. */
   socketPath?: string | undefined;
+  /**
+   * Names the sidecar instead: `https://HOST:PORT`, `http://HOST:PORT` or `unix:///PATH`; by default `LOCKSIDECAR_URL`, which wins over
+   * `LOCKSIDECAR_SOCKET`.
+   */
+  url?: string | undefined;
+  /** The file with the token for a sidecar over TCP, read again when it changes; by default `LOCKSIDECAR_TOKEN_FILE`. */
+  tokenFile?: string | undefined;
+  /** The file with the CA of the sidecar's certificate, in PEM; by default `LOCKSIDECAR_CA_FILE`, else Node's own list. */
+  caFile?: string | undefined;
   /** The public name of the session, 1 to 255 bytes; by default a short random id. */
   name?: string | undefined;
   /** The default `ttlMs` of its locks. 500 to 86,400,000. */
@@ -130,6 +139,9 @@ export interface EventsOptions {
 
 export const clientChecks: Checks<ClientOptions> = {
   socketPath: text,
+  url: text,
+  tokenFile: text,
+  caFile: text,
   name: text,
   ttlMs: ms,
   timeoutMs: ms,

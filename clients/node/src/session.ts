@@ -115,8 +115,9 @@ export class Session {
               this.#receive(event);
             }
           },
-          onEnd: () => {
+          onEnd: (cause) => {
             this.end("disconnected");
+            this.transport.onSessionEnd(cause);
             reject(new SessionEndedError("the session ended before it began"));
           },
         },
@@ -333,7 +334,7 @@ export class Session {
       const releaseAll = async (): Promise<void> => {
         while ((await this.release(key, token))["released"] !== true) {} // each entry of its owner
       };
-      this.owe(new ConnectionLostError("connection_lost", this.transport.socketPath, lost.message), releaseAll);
+      this.owe(new ConnectionLostError("connection_lost", this.transport.address, lost.message), releaseAll);
     }
   }
 

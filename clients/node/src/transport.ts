@@ -10,8 +10,10 @@ import {
   type ConnectionOwner,
   Exchange,
   type ExchangeListener,
+  NotConnectedError,
 } from "./connection";
-import { BadAnswerError, ConnectionLostError, TimeoutError, UnreachableError } from "./errors";
+import { type Endpoint, isExhausted } from "./endpoint";
+import { BadAnswerError, ConnectionLostError, LocksidecarError, TimeoutError, UnreachableError } from "./errors";
 import { NotHttpError, requestText } from "./http";
 import { EventParser, type ServerSentEvent } from "./sse";
 import { traceHeaders } from "./tracing";
@@ -107,8 +109,13 @@ export class Transport implements ConnectionOwner {
   /** How long this process waited for the answer to one such call, in ms: the longest of late, fading. */
   #waitedMs = 1;
 
-  constructor(readonly socketPath: string) {
+  constructor(readonly endpoint: Endpoint) {
     descriptorLimit();
+  }
+
+  /** The path of the sidecar's socket, or its URL. */
+  get address(): string {
+    return this.endpoint.address;
   }
 
   /** call returns the JSON of the answer. Throws the error of a problem document, or a ConnectionError. */
@@ -117,7 +124,7 @@ export class Transport implements ConnectionOwner {
     try {
       answer = await this.#answerTo(call);
     } catch (error) {
-      if (call.waits || !isExhausted((error as Error).cause as Error)) {
+      if (call.waits || !needsReserve((error as Error).cause as Error)) {
         throw error;
       }
       answer = await this.#answerTo({ ...call, reserved: true }); // nothing was sent
@@ -206,6 +213,16 @@ export class Transport implements ConnectionOwner {
     });
   }
 
+  /**
+   * onSessionEnd ends all calls if the session's connection over TCP broke, and was not closed. Node has no limit for what is sent and not
+   * received, so without a network calls that wait would not end for a quarter of an hour.
+   */
+  onSessionEnd(cause: NodeJS.ErrnoException | undefined): void {
+    if (this.endpoint.path === undefined && cause?.code !== undefined) {
+      this.close();
+    }
+  }
+
   close(): void {
     for (const exchange of [...this.#queue.splice(0), ...this.#forReserve.splice(0)]) {
       if (!exchange.left) {
@@ -224,7 +241,8 @@ export class Transport implements ConnectionOwner {
     this.#checkPath();
     const { method, path, body, reserved } = call;
     const headers = { ...traceHeaders(call.context), ...call.headers };
-    const text = requestText(method, path, headers, body === undefined ? undefined : JSON.stringify(body));
+    const content = body === undefined ? undefined : JSON.stringify(body);
+    const text = requestText(method, path, headers, content, this.endpoint.head());
     const exchange = new Exchange(text, call.shares === true, listener);
     if (requests.hasSubscribers) {
       requests.publish({ method, path, headers });
@@ -268,8 +286,8 @@ export class Transport implements ConnectionOwner {
   #timeout({ method, path, timeoutMs }: Call): TimeoutError {
     return new TimeoutError(
       "timeout",
-      this.socketPath,
-      `the sidecar at ${this.socketPath} did not answer ${method} ${path} within ${timeoutMs} ms; is it overloaded, or suspended?`,
+      this.address,
+      `the sidecar at ${this.address} did not answer ${method} ${path} within ${timeoutMs} ms; is it overloaded, or suspended?`,
     );
   }
 
@@ -332,7 +350,7 @@ export class Transport implements ConnectionOwner {
   }
 
   #open(): Connection {
-    const connection = ownContext.runInAsyncScope(() => new Connection(this.socketPath, this));
+    const connection = ownContext.runInAsyncScope(() => new Connection(this.endpoint, this));
     this.#connections.add(connection);
     return connection;
   }
@@ -403,7 +421,7 @@ export class Transport implements ConnectionOwner {
       json = JSON.parse(text);
     } catch (cause) {
       throw new BadAnswerError(
-        `${call.method} ${call.path} was answered with ${status} and no JSON; is it a locksidecar that listens at ${this.socketPath}?`,
+        `${call.method} ${call.path} was answered with ${status} and no JSON; is it a locksidecar that listens at ${this.address}?`,
         { status, cause },
       );
     }
@@ -415,38 +433,46 @@ export class Transport implements ConnectionOwner {
   }
 
   #checkPath(): void {
-    const bytes = Buffer.byteLength(this.socketPath);
+    const bytes = Buffer.byteLength(this.endpoint.path ?? "");
     if (bytes > maxSocketPath) {
       throw new UnreachableError(
         "unreachable",
-        this.socketPath,
-        `the socket's path ${this.socketPath} has ${bytes} bytes; a Unix socket's may have ${maxSocketPath}: set LOCKSIDECAR_SOCKET to a shorter one`,
+        this.address,
+        `the socket's path ${this.address} has ${bytes} bytes; a Unix socket's may have ${maxSocketPath}: set LOCKSIDECAR_SOCKET to a shorter one`,
       );
     }
   }
 
   /** #failure translates an error of a connection. */
   #failure(cause: NodeJS.ErrnoException): Error {
-    if (cause.syscall === "connect") {
-      return new UnreachableError("unreachable", this.socketPath, this.#whatToCheck(cause), { cause });
+    if (cause instanceof NotConnectedError) {
+      const { cause: why, isOfCertificate } = cause;
+      if (why instanceof LocksidecarError) {
+        return why; // a setting
+      }
+      const what = this.#whatToCheck(why, isOfCertificate);
+      return new UnreachableError("unreachable", this.address, what, { cause: why });
     }
     if (cause instanceof NotHttpError) {
-      return new BadAnswerError(`what listens at ${this.socketPath} does not speak HTTP: ${cause.message}`, { cause });
+      return new BadAnswerError(`what listens at ${this.address} does not speak HTTP: ${cause.message}`, { cause });
     }
     return new ConnectionLostError(
       "connection_lost",
-      this.socketPath,
-      `the connection to the sidecar at ${this.socketPath} broke before the answer came (${cause.code ?? cause.message})`,
+      this.address,
+      `the connection to the sidecar at ${this.address} broke before the answer came (${cause.code ?? cause.message})`,
       { cause },
     );
   }
 
-  #whatToCheck(cause: NodeJS.ErrnoException): string {
+  #whatToCheck(cause: NodeJS.ErrnoException, isOfCertificate: boolean): string {
     if (isExhausted(cause)) {
       return (
-        `there is no file descriptor left for a connection to the sidecar at ${this.socketPath} (${cause.code}): ` +
+        `there is no file descriptor left for a connection to the sidecar at ${this.address} (${cause.code}): ` +
         `${descriptorLimit()}, and each call that waits takes one; raise the limit, or let fewer calls wait at a time`
       );
+    }
+    if (this.endpoint.path === undefined) {
+      return this.endpoint.whatToCheck(cause, isOfCertificate);
     }
     const hints: Record<string, string> = {
       ENOENT:
@@ -460,16 +486,16 @@ export class Transport implements ConnectionOwner {
       ENOTSOCK: "this is not a socket: check LOCKSIDECAR_SOCKET",
     };
     const isFile =
-      cause.code === "ECONNREFUSED" && statSync(this.socketPath, { throwIfNoEntry: false })?.isSocket() === false;
+      cause.code === "ECONNREFUSED" && statSync(this.address, { throwIfNoEntry: false })?.isSocket() === false;
     const hint =
       hints[isFile ? "ENOTSOCK" : (cause.code ?? "")] ?? "check that the sidecar runs, and LOCKSIDECAR_SOCKET";
-    return `no sidecar at ${this.socketPath} (${cause.code}): ${hint}`;
+    return `no sidecar at ${this.address} (${cause.code}): ${hint}`;
   }
 }
 
-/** isExhausted says whether a connection failed for want of a file descriptor. */
-function isExhausted(cause: NodeJS.ErrnoException | undefined): boolean {
-  return cause?.code === "EMFILE" || cause?.code === "ENFILE";
+/** needsReserve says whether a connection failed for want of a file descriptor, or perhaps so, because the system needs some to look a name up. */
+function needsReserve(cause: NodeJS.ErrnoException | undefined): boolean {
+  return isExhausted(cause) || cause?.syscall === "getaddrinfo";
 }
 
 let limitLine: string | undefined;

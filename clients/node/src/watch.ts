@@ -150,8 +150,8 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
         }
       };
       const onEnd = (cause?: Error): void => {
-        const what = `the event stream of ${JSON.stringify(key)} at ${transport.socketPath} ended`;
-        resolve(problem ?? new ConnectionLostError("connection_lost", transport.socketPath, what, { cause }));
+        const what = `the event stream of ${JSON.stringify(key)} at ${transport.address} ended`;
+        resolve(problem ?? new ConnectionLostError("connection_lost", transport.address, what, { cause }));
       };
       const begin = async (): Promise<void> => {
         await this.options.check();

@@ -171,7 +171,8 @@ export function errorOf(
     case "invalid_request":
       return new InvalidRequestError(message, { status, reentry });
     case "forbidden":
-      return new ForbiddenError(message, details);
+    case "unauthorized":
+      return new ForbiddenError(message, { status, code });
     case "not_held":
       return new NotHeldError(message, details);
     case "limit_mismatch":

@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import { BadAnswerError, ConnectionLostError, TimeoutError } from "locksidecar";
+import { endpointOf } from "../dist/endpoint";
 import { AnswerParser, maxBody, maxHead, NotHttpError, requestText } from "../dist/http";
 import { type Call, Transport } from "../dist/transport";
 import { Between } from "./between";
@@ -111,7 +112,7 @@ describe("calls of one turn", () => {
     });
     const path = join(folder, "sock");
     await once(server.listen(path), "listening");
-    transport = new Transport(path);
+    transport = new Transport(endpointOf({ socketPath: path }));
   });
   afterEach(async () => {
     transport.close();
@@ -166,7 +167,7 @@ describe("calls of one turn", () => {
 
   test("each has a connection of its own if the sidecar takes long for one", async () => {
     Transport.behindMs = 1;
-    const own = new Transport(transport.socketPath);
+    const own = new Transport(transport.endpoint);
     answer = (socket, got) => setTimeout(() => socket.write(bodyOf(got.at(-1) as string)), 50);
     const ask = (name: string) => own.call({ method: "GET", path: `/${name}`, shares: true });
     await ask("a");
@@ -181,7 +182,7 @@ describe("calls of one turn", () => {
       let idle = 0;
       t.mock.method(performance, "eventLoopUtilization", () => ({ idle, active: 0, utilization: 0 }));
       Transport.behindMs = 10;
-      const own = new Transport(transport.socketPath);
+      const own = new Transport(transport.endpoint);
       answer = (socket, got) => got.at(-1) !== "slow" && socket.write(bodyOf(got.at(-1) as string));
       const ask = (name: string, more: Partial<Call> = {}) =>
         own.call({ method: "GET", path: `/${name}`, shares: true, ...more });

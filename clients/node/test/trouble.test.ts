@@ -321,7 +321,7 @@ describe("no sidecar", () => {
     await assert.rejects(new Client({ socketPath }).acquire("key"), (error) => {
       assert.ok(error instanceof UnreachableError);
       assert.equal(error.code, "unreachable");
-      assert.equal(error.socketPath, socketPath);
+      assert.equal(error.address, socketPath);
       for (const pattern of patterns) {
         assert.match(error.message, pattern);
       }
@@ -362,8 +362,8 @@ describe("no sidecar", () => {
 
   test("the environment names the socket", () => {
     process.env["LOCKSIDECAR_SOCKET"] = "/from/env.sock";
-    assert.equal(new Client().socketPath, "/from/env.sock");
-    assert.equal(new Client({ socketPath: "/given" }).socketPath, "/given");
+    assert.equal(new Client().address, "/from/env.sock");
+    assert.equal(new Client({ socketPath: "/given" }).address, "/given");
   });
 
   test("without a variable the socket is in the home where no pod is", () => {

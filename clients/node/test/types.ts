@@ -16,6 +16,9 @@ function same<A, B>(_: Equal<A, B>): void {}
 
 export async function types(client: Client): Promise<void> {
   new Client({ socketPath: undefined, ttlMs: 1000 });
+  new Client({ url: "https://localhost:1", tokenFile: "token", caFile: undefined });
+  // @ts-expect-error: a URL is a text
+  new Client({ url: new URL("https://localhost:1") });
   // @ts-expect-error: durations are numbers of ms
   new Client({ ttlMs: "1s" });
 

@@ -1,11 +1,12 @@
-// A cluster whose workers count under a lock. argv: the socket's path, the file, how often. The primary has a client of
+// A cluster whose workers count under a lock. argv: the socket's path (empty: as the environment says), the file, how often. The primary has a client of
 // its own, with a lock, when it forks.
 import cluster from "node:cluster";
 import { once } from "node:events";
 import { Client } from "locksidecar";
 import { count } from "./worker";
 
-const [socketPath, file, times] = process.argv.slice(2) as [string, string, string];
+const [path, file, times] = process.argv.slice(2) as [string, string, string];
+const socketPath = path || undefined;
 
 async function primary(): Promise<void> {
   const client = new Client({ socketPath });

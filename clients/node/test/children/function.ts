@@ -2,7 +2,7 @@
 import { once } from "node:events";
 import { Client } from "locksidecar";
 
-const client = new Client({ socketPath: process.argv[2] as string });
+const client = new Client({ socketPath: process.argv[2] || undefined });
 void client.lock("function", async (lock) => {
   // A timer that keeps nothing alive: it comes only if something else does.
   setTimeout(() => process.exit(7), 100).unref();

@@ -2,7 +2,7 @@
 import { Client } from "locksidecar";
 
 async function main(): Promise<void> {
-  const client = new Client({ socketPath: process.argv[2] });
+  const client = new Client({ socketPath: process.argv[2] || undefined });
   const events = client.events("idle");
   await events.next(); // its state
   const next = events.next();

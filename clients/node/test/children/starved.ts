@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Client } from "locksidecar";
 
 async function main(): Promise<void> {
-  const client = new Client({ socketPath: process.argv[2] as string });
+  const client = new Client({ socketPath: process.argv[2] || undefined });
   const lock = await client.acquire("starved");
   const others = await Promise.all(["a", "b", "c"].map((key) => client.acquire(key)));
   let granted = 0;

@@ -3,7 +3,7 @@ import { Client } from "locksidecar";
 import { count } from "./worker";
 
 const { socketPath, file, times, hold } = workerData as {
-  socketPath: string;
+  socketPath?: string;
   file?: string;
   times?: number;
   hold?: string;

@@ -3,7 +3,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { Client } from "locksidecar";
 
-export async function count(socketPath: string, file: string, times: number): Promise<void> {
+export async function count(socketPath: string | undefined, file: string, times: number): Promise<void> {
   await using client = new Client({ socketPath });
   for (let i = 0; i < times; i++) {
     await client.lock("count", async () => {

@@ -1,9 +1,11 @@
-// Runs the contract suite through the client, on all stores, or on those of CONTRACT_STORES.
+// Runs the contract suite through the client, on all stores, or on those of CONTRACT_STORES. With CONTRACT_OVER=tcp the client calls the sidecar over
+// TCP, with TLS and a token.
 // usage: run.js [folder of the suite] [part of a case's name]
 import { randomBytes } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { parse } from "yaml";
+import { TlsSidecar } from "../certificates";
 import { Sidecar } from "../sidecar";
 import type { Members } from "./match";
 import { Player } from "./player";
@@ -25,6 +27,8 @@ interface File {
 // Settings that name a store, in place of our own.
 const given: Record<string, string> | undefined = JSON.parse(process.env["CONTRACT_STORE"] ?? "null") ?? undefined;
 const stores = given ? ["given"] : (process.env["CONTRACT_STORES"] ?? "memory postgres etcd mysql redis").split(" ");
+
+const over = process.env["CONTRACT_OVER"] === "tcp" ? " over TCP" : "";
 
 const totals = { passed: 0, notRun: 0, failed: 0 };
 
@@ -58,10 +62,10 @@ async function main(): Promise<void> {
     } finally {
       await server?.stop();
     }
-    say(`contract, node, ${store}: ${totals.passed} passed, ${totals.notRun} not run, ${totals.failed} failed`);
+    say(`contract, node, ${store}${over}: ${totals.passed} passed, ${totals.notRun} not run, ${totals.failed} failed`);
     bad ||= totals.failed + totals.notRun > 0 || totals.passed === 0;
   }
-  say(`contract, node: ${bad ? "FAILED" : "ok"}`);
+  say(`contract, node${over}: ${bad ? "FAILED" : "ok"}`);
   process.exitCode = bad ? 1 : 0;
 }
 
@@ -86,7 +90,7 @@ async function play(name: string, file: File, store: Record<string, string>, onl
     return;
   }
   const settings = { LOG_LEVEL: "warn", ALLOW_FORCE: "false", ...store, NAMESPACE: name, ...file.sidecar };
-  const sidecar = new Sidecar(settings);
+  const sidecar = new (over ? TlsSidecar : Sidecar)(settings);
   try {
     await sidecar.start({ ready: file.ready !== false });
     const { features } = await sidecar.client().about();
