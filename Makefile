@@ -61,7 +61,7 @@ test-python: build
 	test/deps.sh go python && clients/python/test.sh
 
 test-node: build
-	test/deps.sh go node && cd clients/node && npm run lint && npm test && npm run contract
+	test/deps.sh go node && cd clients/node && npm run lint && npm test && npm run contract && CONTRACT_OVER=tcp CONTRACT_STORES=memory npm run contract
 
 test-go-client: build
 	test/deps.sh go contract && clients/go/test.sh

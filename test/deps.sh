@@ -122,7 +122,7 @@ for what in "$@"; do
     go) go_tests ;;
     python) needs openssl openssl; venv clients/python/.venv clients/python/requirements-dev.txt clients/python ;;
     contract) venv clients/contract/.venv clients/contract/curl/requirements.txt ;;
-    node) node_modules ;;
+    node) needs openssl openssl; node_modules ;;
     examples)
       needs ruby ruby; needs php php-cli; install
       # npm installs the client of this repository, as a link.
@@ -144,7 +144,7 @@ for what in "$@"; do
     cyclonedx-gomod) tool github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod 1.10.0 ;;
     vale) needs gcc gcc libc6-dev; install; cgo=1 tool github.com/vale-cli/vale/v3/cmd/vale 3.21.0 ;; # two minutes of C
     helm) tool helm.sh/helm/v4/cmd/helm 4.3.1 ;;
-    java) needs javac default-jdk-headless; needs mvn maven ;;
+    java) needs openssl openssl; needs javac default-jdk-headless; needs mvn maven ;;
     contrib)
       needs ruby ruby; needs sidekiq ruby-sidekiq; needs puma puma; needs redis-server redis-server; gem_of active_job ruby-activejob
       needs php php-cli; needs phpunit phpunit; php_class Symfony/Component/Lock/Key php-symfony-lock; php_class Psr/Log/LoggerInterface php-psr-log

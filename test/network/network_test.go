@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,7 +27,7 @@ const (
 	// ttl is LOCKSIDECAR_TTL of the sidecar. The others are promises of docs/operate.md.
 	ttl         = 2 * time.Second
 	releaseTime = ttl + 10*time.Second
-	// clientSilence is after what time the client for Go ends a call whose sidecar has vanished.
+	// clientSilence is after what time a client ends a call whose sidecar has vanished.
 	clientSilence = 18 * time.Second
 
 	sidecarIP, appIP = "10.213.77.1", "10.213.77.2"
@@ -35,6 +36,9 @@ const (
 )
 
 var binary string
+
+// clients are those whose apps are tested. The one for Node needs its folder dist, and that for the JVM its classes and target/classpath.
+var clients = flag.String("clients", "go", "the clients of the app: go,node,java")
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
@@ -189,9 +193,29 @@ type event struct {
 	err  string
 }
 
-func (n *network) app(role string, env ...string) <-chan event {
+// argv is the command of an app with a client.
+func (n *network) argv(client string) []string {
 	n.t.Helper()
-	cmd := n.in(n.apps, append(env, roleVariable+"="+role), os.Args[0])
+	switch client {
+	case "go":
+		return []string{os.Args[0]}
+	case "node":
+		return []string{"node", "app.mjs"}
+	case "java":
+		const folder = "../../clients/java/client/target/"
+		path, err := os.ReadFile(folder + "classpath")
+		if err != nil {
+			n.t.Fatalf("not run: %v", err)
+		}
+		return []string{"java", "-cp", folder + "classes:" + strings.TrimSpace(string(path)), "App.java"}
+	}
+	n.t.Fatalf("there is no client %q", client)
+	return nil
+}
+
+func (n *network) app(client, role string, env ...string) <-chan event {
+	n.t.Helper()
+	cmd := n.in(n.apps, append(env, roleVariable+"="+role), n.argv(client)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		n.t.Fatal(err)
@@ -231,6 +255,12 @@ func (n *network) next(events <-chan event, what string) event {
 // waits ends, too.
 // Proves: threat tcp
 func TestTheLinkGoesDown(t *testing.T) {
+	for client := range strings.SplitSeq(*clients, ",") {
+		t.Run(client, func(t *testing.T) { theLinkGoesDown(t, client) })
+	}
+}
+
+func theLinkGoesDown(t *testing.T, client string) {
 	n := newNetwork(t)
 	ca := certtest.New(t)
 	secret := certtest.Mount(t, ca.IssueFor(sidecarIP, time.Now().Add(time.Hour)))
@@ -253,7 +283,7 @@ func TestTheLinkGoesDown(t *testing.T) {
 	defer func() { _ = other.Release() }()
 
 	env := []string{"LOCKSIDECAR_URL=https://" + sidecarIP + ":15625", "LOCKSIDECAR_TOKEN_FILE=" + tokens, "LOCKSIDECAR_CA_FILE=" + write("ca", ca.PEM())}
-	holder, waiter := n.app("holds", env...), n.app("waits", env...)
+	holder, waiter := n.app(client, "holds", env...), n.app(client, "waits", env...)
 	n.next(holder, "held")
 	n.next(waiter, "waits")
 	await(t, here, "other", 1)
