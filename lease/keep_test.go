@@ -849,7 +849,9 @@ func TestATakeIsHandedBackInTime(t *testing.T) {
 					went.Store(time.Now().UnixNano())
 				})
 			})
-			_, err := a.try(s, "k")
+			ctx, cancel := context.WithTimeout(t.Context(), 10*types.Patience(a.m.cfg.StoreTimeout))
+			defer cancel()
+			_, err := a.m.Acquire(ctx, s, types.Request{Key: "k", NoCache: true})
 			a.clk.next.Store(nil)
 			if took := time.Since(time.Unix(0, went.Load())); went.Load() != 0 && took > types.Patience(a.m.cfg.StoreTimeout)+soon {
 				t.Errorf("moment %d: answered after %s with %v", moment, took, err)
