@@ -8,6 +8,10 @@
 //	# From: promise 4, trap rows before the commit
 //	# Test: ./store/postgres TestFailedCommitIsNotAnswered/one
 //
+// The test of a client in another language is a file and a function in it:
+//
+//	# Test: ./clients/ruby/test/tcp_test.rb test_mistakes
+//
 // The program works on a copy of the repository, as it lies there with all that is not
 // committed. It sees that the tests are green as things are; then it applies each patch,
 // compiles, and runs the one test. A test that fails has bitten, and so has one that

@@ -12,10 +12,14 @@ import (
 
 const top = "../.."
 
-// testsOf are the top-level tests of a package.
+// testsOf are the top-level tests of a package, or of a file of a client in another language.
 func testsOf(t *testing.T, pkg string) map[string]bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(top, pkg, "*_test.go"))
+	pattern := filepath.Join(top, pkg, "*_test.go")
+	if runners[filepath.Ext(pkg)] != nil {
+		pattern = filepath.Join(top, pkg)
+	}
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no tests in %s: %v", pkg, err)
 	}
@@ -25,7 +29,7 @@ func testsOf(t *testing.T, pkg string) map[string]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:func|\s*def|\s*public function) (\w+)`).FindAllStringSubmatch(string(text), -1) {
 			found[m[1]] = true
 		}
 	}
@@ -96,6 +100,35 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var v verdict
 			if err := v.judge(c.out, c.ended); (err != nil) != c.wrong || v.red != c.red || v.said != c.said {
+				t.Errorf("%+v, %v", v, err)
+			}
+		})
+	}
+}
+
+// Tests of clients in other languages are red by what their runners say, not by a runner that is missing.
+func TestJudgeClient(t *testing.T) {
+	ended := errors.New("exit status 1")
+	for name, c := range map[string]struct {
+		out   string
+		ended error
+		red   bool
+		said  string
+		wrong bool
+	}{
+		"pytest green":   {out: "..                          [100%]\n2 passed in 0.42s\n"},
+		"pytest red":     {out: "E       AssertionError: no\n1 failed in 0.42s\n", ended: ended, red: true, said: "AssertionError: no"},
+		"no pytest":      {out: "python: No module named pytest\n", ended: ended, wrong: true},
+		"minitest green": {out: "1 runs, 5 assertions, 0 failures, 0 errors, 0 skips\n"},
+		"minitest red":   {out: "TcpTest#test_x [x.rb:1]:\nExpected nil.\n\n1 runs, 5 assertions, 1 failures, 0 errors, 0 skips\n", ended: ended, red: true, said: "Expected nil."},
+		"no minitest":    {out: "0 runs, 0 assertions, 0 failures, 0 errors, 0 skips\n", wrong: true},
+		"phpunit green":  {out: "OK (1 test, 2 assertions)\n"},
+		"phpunit red":    {out: "1) X::testY\nFailed asserting that null is true.\n\nFAILURES!\nTests: 1, Assertions: 2, Failures: 1.\n", ended: ended, red: true, said: "Failed asserting that null is true."},
+		"no phpunit":     {out: "No tests executed!\n", wrong: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var v verdict
+			if err := v.judgeClient(c.out, c.ended); (err != nil) != c.wrong || v.red != c.red || v.said != c.said {
 				t.Errorf("%+v, %v", v, err)
 			}
 		})

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,10 +29,19 @@ const (
 type ground struct {
 	from, top string // the repository, and the copy
 	bin       string // a folder for what is compiled
+	sidecar   string // for the tests of clients; empty: not compiled
 }
 
-// compile compiles the tests of a package.
+// compile compiles the tests of a package. Those of a client in another language are a file, which needs the sidecar.
 func (g *ground) compile(ctx context.Context, pkg string) (binary string, err error) {
+	if strings.HasPrefix(pkg, clients) && g.sidecar == "" {
+		if g.sidecar, err = g.build(ctx); err != nil {
+			return "", err
+		}
+	}
+	if runners[filepath.Ext(pkg)] != nil {
+		return pkg, nil
+	}
 	binary = filepath.Join(g.bin, strings.ReplaceAll(strings.TrimPrefix(pkg, "./"), "/", "-")+".test")
 	// -trimpath: what was compiled in another copy need not be compiled again. Without
 	// debug information the linker is much faster.
@@ -43,15 +54,51 @@ func (g *ground) compile(ctx context.Context, pkg string) (binary string, err er
 	return binary, nil
 }
 
-// campaign is a module of its own.
-const campaign = "./test/campaign"
+// build compiles the sidecar.
+func (g *ground) build(ctx context.Context) (binary string, err error) {
+	binary = filepath.Join(g.bin, "locksidecar")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/locksidecar")
+	cmd.Dir = g.top
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("the sidecar does not compile: %s", bytes.TrimSpace(out))
+	}
+	return binary, nil
+}
+
+// modules of their own, and the folder of the clients.
+const (
+	campaign = "./test/campaign"
+	goClient = "./clients/go"
+	clients  = "./clients/"
+)
 
 // moduleOf is the folder of the module that a package belongs to, and its path from there.
 func moduleOf(pkg string) (module, rest string) {
-	if rest, ok := strings.CutPrefix(pkg, campaign+"/"); ok {
-		return campaign, "./" + rest
+	for _, module := range []string{campaign, goClient} {
+		if rest, ok := strings.CutPrefix(pkg+"/", module+"/"); ok {
+			return module, "./" + strings.TrimSuffix(rest, "/")
+		}
 	}
 	return ".", pkg
+}
+
+// runners are the commands that run one test of a file of a client, by the file's ending, in the client's folder. The environment of
+// Python is that of the repository; what it imports is the copy.
+var runners = map[string]func(from, file, name string) []string{
+	".py": func(from, file, name string) []string {
+		return []string{filepath.Join(from, clients, "python/.venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", file + "::" + name}
+	},
+	".rb":  func(_, file, name string) []string { return []string{"ruby", file, "-n", name} },
+	".php": func(_, file, name string) []string { return []string{"phpunit", "--filter", "/::" + name + "( |$)/", file} },
+}
+
+// clientTest is the command of a test of a client in another language. Its limit counts as red, as that of a test in Go.
+func (g *ground) clientTest(ctx context.Context, t test) *exec.Cmd {
+	folder, file, _ := strings.Cut(strings.TrimPrefix(t.pkg, clients), "/")
+	argv := append([]string{strconv.Itoa(int(testLimit.Seconds()))}, runners[filepath.Ext(t.pkg)](g.from, file, t.name)...)
+	cmd := exec.CommandContext(ctx, "timeout", argv...)
+	cmd.Dir = filepath.Join(g.top, clients, folder)
+	return cmd
 }
 
 // verdict is what a test said.
@@ -65,8 +112,16 @@ type verdict struct {
 func (g *ground) run(ctx context.Context, binary string, t test) (verdict, error) {
 	limited, cancel := context.WithTimeout(ctx, testLimit+killAfter)
 	defer cancel()
-	cmd := exec.CommandContext(limited, binary, "-test.run", t.pattern(), "-test.timeout", testLimit.String())
-	cmd.Dir = filepath.Join(g.top, t.pkg)
+	var cmd *exec.Cmd
+	if runners[filepath.Ext(t.pkg)] != nil {
+		cmd = g.clientTest(limited, t)
+	} else {
+		cmd = exec.CommandContext(limited, binary, "-test.run", t.pattern(), "-test.timeout", testLimit.String())
+		cmd.Dir = filepath.Join(g.top, t.pkg)
+	}
+	if g.sidecar != "" {
+		cmd.Env = append(os.Environ(), "LOCKSIDECAR_BINARY="+g.sidecar, "PYTHONPATH="+filepath.Join(g.top, clients, "python/src"))
+	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = drainAfter
 	began := time.Now()
@@ -75,7 +130,11 @@ func (g *ground) run(ctx context.Context, binary string, t test) (verdict, error
 	if limited.Err() != nil {
 		return v, fmt.Errorf("%s did not end: %w", t, limited.Err())
 	}
-	err = v.judge(string(out), err)
+	if runners[filepath.Ext(t.pkg)] != nil {
+		err = v.judgeClient(string(out), err)
+	} else {
+		err = v.judge(string(out), err)
+	}
 	return v, err
 }
 
@@ -107,6 +166,38 @@ func (v *verdict) judge(out string, ended error) error {
 		return fmt.Errorf("no test failed, but: %w\n%s", ended, strings.TrimSpace(out))
 	}
 	v.red = true
+	return nil
+}
+
+var (
+	// counts is what a runner says of the tests that it ran: pytest, minitest, PHPUnit.
+	counts = regexp.MustCompile(`(?m)^(?:=*\s*)?(\d+ (?:failed|passed)\b.*|[1-9]\d* runs, .*|OK \(\d+ tests?, .*|Tests: [1-9].*)$`)
+	// reason is what a failed test says.
+	reason = regexp.MustCompile(`(?m)^(?:E +|\S+Error: |\S+Exception: |Failed asserting |Expected |Locksidecar\S+: |Mutant\S* ).*$`)
+)
+
+// timedOut is what `timeout` returns.
+const timedOut = 124
+
+// judgeClient is judge for the tests of clients in other languages.
+func (v *verdict) judgeClient(out string, ended error) error {
+	if ended != nil {
+		var exit *exec.ExitError
+		if errors.As(ended, &exit) && exit.ExitCode() == timedOut {
+			v.red, v.said = true, "it did not end in its time"
+			return nil
+		}
+	}
+	ran := counts.FindString(out)
+	if ran == "" {
+		return fmt.Errorf("no test ran: %w\n%s", ended, strings.TrimSpace(out))
+	}
+	if ended != nil {
+		v.red, v.said = true, strings.TrimSpace(strings.TrimPrefix(reason.FindString(out), "E "))
+		if v.said == "" {
+			v.said = ran
+		}
+	}
 	return nil
 }
 

@@ -15,6 +15,7 @@ use Locksidecar\Internal\Amend;
 use Locksidecar\Internal\Answer;
 use Locksidecar\Internal\Call;
 use Locksidecar\Internal\Check;
+use Locksidecar\Internal\Endpoint;
 use Locksidecar\Internal\Given;
 use Locksidecar\Internal\Interrupts;
 use Locksidecar\Internal\Options;
@@ -61,6 +62,11 @@ final class Client
      *     error_log does
      * @param (\Closure(): array<string, string>)|null $trace returns the headers `traceparent`, `tracestate`, `baggage` of a call; by default
      *     those of OpenTelemetry's current context, if the app has loaded it
+     * @param string|null $url instead of a socket: `https://HOST:PORT`, `http://127.0.0.1:PORT` or `unix:///PATH`; by default LOCKSIDECAR_URL
+     * @param string|null $tokenFile over TCP: the file with the token, which is read again when it changes; by default LOCKSIDECAR_TOKEN_FILE
+     * @param string|null $caFile with https: the CA of the sidecar's certificate; by default LOCKSIDECAR_CA_FILE, else those of the system
+     *
+     * @throws Exception\InvalidRequest a setting is wrong
      */
     public function __construct(
         ?string $socket = null,
@@ -70,13 +76,16 @@ final class Client
         int|float|\DateInterval $reconnect = 30,
         ?LoggerInterface $logger = null,
         ?\Closure $trace = null,
+        ?string $url = null,
+        ?string $tokenFile = null,
+        ?string $caFile = null,
     ) {
         $opens = [
             'name' => $name === null ? null : Check::text('name', $name),
             'ttl_ms' => $ttl === null ? null : Check::toMs(Check::seconds('ttl', $ttl, Check::LEAST_TTL)),
         ];
         $this->transport = new Transport(
-            self::path($socket),
+            Endpoint::fromSettings($socket, $url, $tokenFile, $caFile, self::usualSocket(...)),
             array_filter($opens, static fn (mixed $one): bool => $one !== null),
             Check::seconds('timeout', $timeout, 0.001),
             Check::seconds('reconnect', $reconnect, 0.0, INF),
@@ -561,13 +570,10 @@ final class Client
         } while ($cursor !== null);
     }
 
-    private static function path(?string $given): string
+    /** The socket of a sidecar that was not told another one; the sidecar has the same rule. */
+    private static function usualSocket(): string
     {
-        $path = $given ?? (string) getenv('LOCKSIDECAR_SOCKET');
-        if ($path !== '') {
-            return $path;
-        }
-        $home = (string) getenv('HOME'); // the sidecar has the same rule
+        $home = (string) getenv('HOME');
 
         return !str_starts_with($home, '/') || file_exists(\dirname(self::SOCKET)) ? self::SOCKET : rtrim($home, '/') . self::HOME_SOCKET;
     }

@@ -68,7 +68,13 @@ abstract class ClientCase extends TestCase
             }
         };
 
-        return $this->made[] = new Client($path ?? self::path(), ...['logger' => $logger, ...$options]);
+        return $this->made(new Client($path ?? self::path(), ...['logger' => $logger, ...$options]));
+    }
+
+    /** It is closed after the test. */
+    protected function made(Client $client): Client
+    {
+        return $this->made[] = $client;
     }
 
     /** @param callable(): mixed $work */

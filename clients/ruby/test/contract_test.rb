@@ -2,9 +2,10 @@
 
 require_relative "helper"
 require_relative "contract/player"
+require_relative "tcp"
 require "yaml"
 
-# The contract suite, on the stores of CONTRACT_STORES.
+# The contract suite, on the stores of CONTRACT_STORES, and over TCP with TLS on memory.
 class ContractTest < Minitest::Test
   SUITE = File.expand_path("../../contract", __dir__)
   FILES = Dir[File.join(SUITE, "cases", "*.yaml")].to_h { |file| [File.basename(file, ".yaml"), YAML.safe_load_file(file)] }
@@ -26,22 +27,27 @@ class ContractTest < Minitest::Test
       next if file.fetch("sidecar", {}).key?("STORE_URL") && (GIVEN.any? || store != STORES[0]) # it runs once
 
       define_method("test_#{name}_on_#{store}") { play(name, file, store) }
+      define_method("test_#{name}_over_tls") { play(name, file, store, tls: true) } if store == "memory"
     end
   end
+
+  AUTHORITY = Tcp::Authority.new
 
   def test_there_are_cases = assert_operator(FILES.size, :>=, 10)
 
   private
 
-  def play(name, file, store)
+  def play(name, file, store, tls: false)
     settings = GIVEN.empty? ? { "STORE_URL" => ContractTest.url(store) } : GIVEN
     settings = { "LOG_LEVEL" => "warn", "NAMESPACE" => "rb-#{name}", "ALLOW_FORCE" => "false", **settings,
-                 **file.fetch("sidecar", {}) }
+                 **file.fetch("sidecar", {}), **(tls ? { LOG_LEVEL: "info", **AUTHORITY.settings } : {}).transform_keys(&:to_s) }
     sidecar = Locksidecar::Testing::Sidecar.new(**settings.transform_keys(&:to_sym))
     sidecar.start(ready: file.fetch("ready", true))
+    where = { socket: sidecar.path }
+    where = { url: "https://localhost:#{Tcp.port(sidecar)}", token_file: Tcp.write(Tcp::TOKEN), ca_file: AUTHORITY.file } if tls
     check_features(sidecar, file)
     wrong = file["cases"].filter_map do |one|
-      Contract::Player.new(sidecar).play(one["steps"])
+      Contract::Player.new(sidecar, **where).play(one["steps"])
       nil
     rescue Contract::Failed => e
       "#{one["name"]}: #{e.message}"

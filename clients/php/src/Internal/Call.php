@@ -80,13 +80,14 @@ final class Call
         return $reused && $this->repeatable && !$this->session?->ended;
     }
 
-    public function encode(Transport $transport): string
+    /** @param string $first the lines that each request has */
+    public function encode(#[\SensitiveParameter] string $first, Transport $transport): string
     {
-        $headers = $this->headers ?? $transport->traceHeaders();
+        $headers = $first . ($this->headers ?? $transport->traceHeaders());
         $headers .= $this->fresh ? "Cache-Control: no-cache\r\n" : '';
         $headers .= $this->session === null ? '' : "Lock-Session: {$this->session->id}\r\n";
         $headers .= $this->body === '' && $this->method === 'GET' ? '' : 'Content-Length: ' . \strlen($this->body) . "\r\n";
 
-        return "{$this->method} {$this->target} HTTP/1.1\r\nHost: localhost\r\n$headers\r\n{$this->body}";
+        return "{$this->method} {$this->target} HTTP/1.1\r\n$headers\r\n{$this->body}";
     }
 }

@@ -11,6 +11,12 @@ namespace Locksidecar\Internal;
  */
 final class NoConnection extends \RuntimeException
 {
+    /** @param bool $isOfTls there is one, without TLS */
+    public function __construct(string $message, int $code = 0, public readonly bool $isOfTls = false)
+    {
+        parent::__construct($message, $code);
+    }
+
     /** Whether this process has no descriptor left. */
     public function isFull(): bool
     {

@@ -44,14 +44,14 @@ final class Transport
 
     /** @param array<string, mixed> $opens the body of the call that opens a session */
     public function __construct(
-        public readonly string $path,
+        private readonly Endpoint $endpoint,
         private readonly array $opens,
         public readonly float $timeout,
         public readonly float $reconnect,
         private readonly Tracing $tracing,
         private readonly ?LoggerInterface $logger,
     ) {
-        $this->trouble = new Trouble($path);
+        $this->trouble = new Trouble($endpoint);
         $this->pid = self::process();
     }
 
@@ -116,7 +116,7 @@ final class Transport
             $this->describe();
         }
         $this->require($call);
-        [$connection] = $this->take(Clock::now() + $this->timeout, true);
+        [$connection] = $this->take($call, Clock::now(), true);
         $opened = false;
         try {
             $this->send($connection, $call);
@@ -345,12 +345,13 @@ final class Transport
      */
     private function exchange(Call $call, callable $taken): mixed
     {
+        $began = Clock::now(); // the answer must come in its time, also on a connection that took long to open
         while (true) {
-            [$connection, $reused] = $this->take(Clock::now() + $this->timeout, false);
+            [$connection, $reused] = $this->take($call, $began, false);
             $answer = null;
             try {
                 $this->send($connection, $call);
-                $answer = $this->answer($connection, $call);
+                $answer = $this->answer($connection, $call, $began);
 
                 return $taken($answer);
             } catch (Broken $e) {
@@ -370,20 +371,28 @@ final class Transport
      *
      * @return array{Connection, bool} it, and whether a call was made on it before
      */
-    private function take(float $ends, bool $fresh): array
+    private function take(Call $call, float $began, bool $fresh): array
     {
         while (true) {
             if (!$fresh && $this->idle !== []) {
                 return [array_pop($this->idle), true];
             }
+            $connection = new Connection($this->endpoint);
+            $this->open[spl_object_id($connection)] = $connection;
+            $opened = false;
             try {
-                $connection = Connection::open($this->path, $this->timeout);
-                $this->open[spl_object_id($connection)] = $connection;
+                $connection->open($call->timeout === null ? null : $began + $call->timeout);
+                $opened = true;
 
                 return [$connection, false];
             } catch (NoConnection $e) {
-                if (Clock::now() >= $ends || !($e->isBusy() || ($e->isFull() && !$fresh && Poll::$suspend !== null && $this->open !== []))) {
+                $others = \count($this->open) > 1;
+                if (Clock::now() >= $began + $this->timeout || !($e->isBusy() || ($e->isFull() && !$fresh && Poll::$suspend !== null && $others))) {
                     throw $this->trouble->unreachable($e);
+                }
+            } finally {
+                if (!$opened) {
+                    $this->drop($connection);
                 }
             }
             Poll::sleep(self::PAUSE);
@@ -392,7 +401,7 @@ final class Transport
 
     private function send(Connection $connection, Call $call): void
     {
-        $data = $call->encode($this);
+        $data = $call->encode($this->endpoint->headers(), $this);
         $call->sent = Clock::now();
         $limit = $call->timeout ?? $this->timeout;
         while ($data !== '') {
@@ -408,7 +417,7 @@ final class Transport
     }
 
     /** Waits for the answer. Meanwhile it reads what the sidecar says to the session. */
-    private function answer(Connection $connection, Call $call): Answer
+    private function answer(Connection $connection, Call $call, float $began): Answer
     {
         $parser = new AnswerParser();
         $limit = $call->timeout ?? INF;
@@ -418,7 +427,7 @@ final class Transport
             if ($answer !== null) {
                 return $answer;
             }
-            $left = $call->sent + $limit - Clock::now();
+            $left = $began + $limit - Clock::now();
             if ($left <= 0) {
                 throw $this->trouble->timedOut($call, $limit);
             }
@@ -429,7 +438,7 @@ final class Transport
             }
             $ready = Poll::wait($streams, $left === INF ? null : $left);
             if (Poll::$interrupted && Interrupts::$finishing && !$call->waits) { // somebody wants this process to do something else
-                $limit = min($limit, Clock::now() - $call->sent + self::WITHDRAW);
+                $limit = min($limit, Clock::now() - $began + self::WITHDRAW);
             }
             $silent = $this->stream !== null && $this->stream->patience() <= 0;
             if ($silent || \in_array('session', $ready, true)) {

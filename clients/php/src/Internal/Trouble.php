@@ -14,20 +14,20 @@ use Locksidecar\Exception\Unavailable;
  */
 final class Trouble
 {
-    public function __construct(private readonly string $path)
+    public function __construct(private readonly Endpoint $endpoint)
     {
     }
 
     /** No connection can be made. */
     public function unreachable(NoConnection $cause): Unavailable
     {
-        return $this->unavailable("cannot reach the sidecar at {$this->path}: {$this->remedy($cause)}", 'unreachable');
+        return $this->unavailable("cannot reach the sidecar at {$this->endpoint->name}: {$this->remedy($cause)}", 'unreachable');
     }
 
     /** The answer did not come. */
     public function broken(string $what, string $code = 'connection_lost'): Unavailable
     {
-        return $this->unavailable("the sidecar at {$this->path} $what. Check that it still runs, and its log", $code);
+        return $this->unavailable("the sidecar at {$this->endpoint->name} $what. Check that it still runs, and its log", $code);
     }
 
     /** The answer did not come in time. */
@@ -50,10 +50,11 @@ final class Trouble
     private function remedy(NoConnection $cause): string
     {
         return match (true) {
+            $this->endpoint->path === '' && !$cause->isFull() => $this->endpoint->whatFailed($cause),
             $cause->getCode() === 2 => 'there is no such socket. Check that the sidecar runs (`locksidecar serve`), that LOCKSIDECAR_SOCKET is the '
                 . 'same for it and for this process (php-fpm passes only what `env[…]` or `clear_env = no` allows), and that the socket\'s folder '
                 . 'is mounted into this container',
-            $cause->getCode() === 111 => file_exists($this->path) && filetype($this->path) !== 'socket'
+            $cause->getCode() === 111 => file_exists($this->endpoint->path) && filetype($this->endpoint->path) !== 'socket'
                 ? 'there is a file, but it is no socket. Check LOCKSIDECAR_SOCKET'
                 : 'the socket is there, but nobody listens. Check that the sidecar still runs, and its log',
             \in_array($cause->getCode(), [1, 13], true) => 'this process may not use it. Check the sidecar\'s LOCKSIDECAR_SOCKET_MODE, and the '

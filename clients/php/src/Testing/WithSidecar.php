@@ -29,7 +29,8 @@ trait WithSidecar
 {
     /** That of this test. */
     protected Sidecar $locksidecar;
-    private string|false $locksidecarBefore = false;
+    /** @var array<string, string|false> */
+    private array $locksidecarBefore = [];
 
     /** @return array<string, string> */
     protected function locksidecarSettings(): array
@@ -45,9 +46,10 @@ trait WithSidecar
     #[Before]
     protected function startLocksidecar(): void
     {
-        $this->locksidecarBefore = getenv('LOCKSIDECAR_SOCKET');
+        $this->locksidecarBefore = ['LOCKSIDECAR_SOCKET' => getenv('LOCKSIDECAR_SOCKET'), 'LOCKSIDECAR_URL' => getenv('LOCKSIDECAR_URL')];
         $this->locksidecar = Sidecar::start($this->locksidecarSettings());
         putenv("LOCKSIDECAR_SOCKET={$this->locksidecar->path}");
+        putenv('LOCKSIDECAR_URL'); // it would win
     }
 
     /**
@@ -58,7 +60,9 @@ trait WithSidecar
     #[After]
     protected function stopLocksidecar(): void
     {
-        putenv($this->locksidecarBefore === false ? 'LOCKSIDECAR_SOCKET' : "LOCKSIDECAR_SOCKET={$this->locksidecarBefore}");
+        foreach ($this->locksidecarBefore as $name => $value) {
+            putenv($value === false ? $name : "$name=$value");
+        }
         if (isset($this->locksidecar)) {
             $this->locksidecar->close();
         }

@@ -53,7 +53,8 @@ final class Player
     /** @var array<string, mixed> */
     private array $saved = [];
 
-    public function __construct(private readonly Sidecar $sidecar)
+    /** @param array<string, string> $where what a client needs to find the sidecar */
+    public function __construct(private readonly Sidecar $sidecar, private readonly array $where)
     {
         $this->prefix = 'c' . bin2hex(random_bytes(6)) . '-';
         $this->tasks = new Tasks();
@@ -155,7 +156,7 @@ final class Player
 
     private function newClient(mixed ...$options): Client
     {
-        return new Client($this->sidecar->path, ...['reconnect' => 0, 'logger' => new NullLogger(), ...$options]);
+        return new Client(...[...$this->where, 'reconnect' => 0, 'logger' => new NullLogger(), ...$options]);
     }
 
     private function client(string $session): Client

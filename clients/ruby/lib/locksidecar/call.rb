@@ -39,8 +39,8 @@ module Locksidecar
     # Notes the answer that the session is over.
     def session_ended = session&.end
 
-    def encode
-      headers = (@headers || Tracing.headers).dup
+    def encode(endpoint)
+      headers = endpoint.headers + (@headers || Tracing.headers)
       headers << "Cache-Control: no-cache\r\n" if @fresh
       headers << "Lock-Session: #{session.id}\r\n" if session
       Wire.request(method, target, headers, @body)

@@ -24,17 +24,24 @@ module Locksidecar
 
     # @param socket [String, nil] the sidecar's socket; by default LOCKSIDECAR_SOCKET, else
     #   `/run/locksidecar/locksidecar.sock` if this folder is there, else `~/.locksidecar/locksidecar.sock`
+    # @param url [String, nil] instead of a socket: `https://HOST:PORT`, `http://127.0.0.1:PORT` or `unix:///PATH`; by
+    #   default LOCKSIDECAR_URL
+    # @param token_file [String, nil] over TCP: the file with the token, which is read again when it changes; by default
+    #   LOCKSIDECAR_TOKEN_FILE
+    # @param ca_file [String, nil] with https: the CA of the sidecar's certificate; by default LOCKSIDECAR_CA_FILE, else
+    #   those of the system
     # @param name [String, nil] the public name of the session
     # @param ttl [Numeric, nil] the default of its locks
     # @param timeout [Numeric] the most seconds for an answer, in addition to a wait
     # @param reconnect [Numeric] the most seconds that a waiting call goes on in an outage of the sidecar, such as its
     #   restart. Other calls raise Unavailable at once
-    def initialize(socket = nil, name: nil, ttl: nil, timeout: 10, reconnect: 30)
+    # @raise [InvalidRequest] a setting is wrong
+    def initialize(socket = nil, url: nil, token_file: nil, ca_file: nil, name: nil, ttl: nil, timeout: 10, reconnect: 30)
+      endpoint = Endpoint.from_settings(socket, url:, token_file:, ca_file:, usual: Client.method(:usual_socket))
       @transport = Transport.new(
-        Client.path(socket), name: name && Check.text(:name, name),
-                             ttl: ttl && Check.seconds(:ttl, ttl, least: Check::LEAST_TTL),
-                             timeout: Check.seconds(:timeout, timeout, least: 0.001),
-                             reconnect: Check.seconds(:reconnect, reconnect, most: Float::INFINITY)
+        endpoint, name: name && Check.text(:name, name), ttl: ttl && Check.seconds(:ttl, ttl, least: Check::LEAST_TTL),
+                  timeout: Check.seconds(:timeout, timeout, least: 0.001),
+                  reconnect: Check.seconds(:reconnect, reconnect, most: Float::INFINITY)
       )
       ObjectSpace.define_finalizer(self, Client.finalizer(@transport))
     end
@@ -248,29 +255,18 @@ module Locksidecar
       nil
     end
 
-    def inspect = "#<#{self.class} #{@transport.path}>"
+    def inspect = "#<#{self.class} #{@transport.endpoint.name}>"
 
     # @api private
     attr_reader :transport
 
     class << self
-      # @api private
-      def path(given)
-        path = given || ENV.fetch("LOCKSIDECAR_SOCKET", "")
-        path = usual_socket if path == ""
-        path = path.to_path if path.respond_to?(:to_path)
-        raise TypeError, "socket: #{given.inspect} must be a path, not #{given.class}" unless path.is_a?(String)
-
-        path
-      end
-
       # Refers to no client, so that there will be one to finalize.
       # @api private
       def finalizer(transport) = ->(_) { transport.abandon }
 
-      private
-
       # The socket of a sidecar that was not told another one; the sidecar has the same rule.
+      # @api private
       def usual_socket
         home = ENV.fetch("HOME", "")
         return SOCKET if !home.start_with?("/") || File.exist?(File.dirname(SOCKET))

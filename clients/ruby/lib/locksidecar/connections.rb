@@ -9,15 +9,36 @@ module Locksidecar
   class Connection
     # Seconds. So often a wait that cannot be interrupted looks whether somebody wants to end it.
     LOOK = 0.25
+    # The most seconds until a connection is open.
+    DIAL = 5.0
+    # The most bytes that are read at once.
+    @piece = 65_536
 
-    def initialize(socket)
-      @socket = socket
+    class << self
+      attr_accessor :piece # tests shorten it
+    end
+
+    def initialize(endpoint)
+      @endpoint = endpoint
+      @io = nil # the socket
+      @through = nil # what is read and written: the socket, or TLS over it
       @parser = nil
     end
 
-    # Connects. Raises Errno::EAGAIN if the sidecar's backlog is full.
-    def connect(path)
-      @socket.connect_nonblock(Socket.sockaddr_un(path))
+    # Opens a new connection, at most for `timeout` seconds after `began`; nil: for as long as one takes at most. Its waits
+    # may be interrupted; `hurry`: see `wait`. Raises Errno::EAGAIN if the sidecar's backlog is full.
+    def open(began, timeout, hurry)
+      return if @through
+
+      limit = timeout ? [timeout, Clock.now - began + DIAL].min : Clock.now - began + DIAL
+      failed = nil
+      @endpoint.addresses.each do |address|
+        return dial(address) { |write| wait(began, limit, hurry, write:) or raise(Errno::ETIMEDOUT) }
+      rescue SystemCallError, IOError, Endpoint::Untrusted => e
+        close
+        failed ||= e
+      end
+      raise failed
     end
 
     # Sends a request, at most for `timeout` seconds.
@@ -25,10 +46,10 @@ module Locksidecar
       @parser = Wire::AnswerParser.new
       ends = Clock.now + timeout
       until data.empty?
-        sent = @socket.write_nonblock(data, exception: false)
-        if sent == :wait_writable
+        sent = @through.write_nonblock(data, exception: false)
+        if sent.is_a?(Symbol)
           left = ends - Clock.now
-          raise Errno::ETIMEDOUT unless left.positive? && @socket.wait_writable(left)
+          raise Errno::ETIMEDOUT unless left.positive? && ready(left, write: sent == :wait_writable)
         else
           data = data.byteslice(sent..)
         end
@@ -43,22 +64,23 @@ module Locksidecar
 
     # What has come; nil: nothing yet. Raises EOFError.
     def read
-      data = @socket.read_nonblock(65_536, exception: false)
+      data = @through.read_nonblock(Connection.piece, exception: false)
       raise EOFError, "it was closed" if data.nil?
 
-      data unless data == :wait_readable
+      data unless data.is_a?(Symbol)
     end
 
-    # Waits until something comes. Returns false if it is too late: `timeout` seconds after `began`, or `hurry` seconds
-    # after somebody wanted to interrupt this thread, which its mask does not allow now. nil: for ever, and never.
-    def wait(began, timeout, hurry)
+    # Waits until something comes (or can be sent). Returns false if it is too late: `timeout` seconds after `began`, or
+    # `hurry` seconds after somebody wanted to interrupt this thread, which its mask does not allow now. nil: for ever, and
+    # never.
+    def wait(began, timeout, hurry, write: false)
       ends = timeout ? began + timeout : Float::INFINITY
       loop do
         left = ends - Clock.now
         return false if left <= 0
 
         left = [left, LOOK].min if hurry
-        return true if @socket.wait_readable(left == Float::INFINITY ? nil : left)
+        return true if ready(left == Float::INFINITY ? nil : left, write:)
         next unless hurry && Thread.pending_interrupt?
 
         ends = [ends, Clock.now + hurry].min
@@ -67,20 +89,45 @@ module Locksidecar
     end
 
     # Waits until something comes, at most `timeout` seconds.
-    def await(timeout) = @socket.wait_readable(timeout)
+    def await(timeout) = ready(timeout)
 
-    # Ends the connection. Its reader sees the end.
+    # Ends the connection. Its reader sees the end. It says nothing through TLS, because the reader may use that.
     def shut
-      @socket.shutdown
+      @io&.shutdown
     rescue SystemCallError, IOError
       nil # it has ended
     end
 
     # Closes the descriptor of this process.
     def close
-      @socket.close
+      @io&.close
     rescue SystemCallError, IOError
       nil
+    end
+
+    private
+
+    # What TLS has decrypted is ready, although nothing comes any more.
+    def ready(left, write: false)
+      return @io.wait_writable(left) if write
+
+      @through.is_a?(Encryption) && @through.pending? or @io.wait_readable(left)
+    end
+
+    # Connects, and shakes hands. The block waits until something comes, or with `true` until something can be sent.
+    def dial(address)
+      Forks.without { Interrupts.whole { @io = Socket.new(address.afamily, :STREAM) } } # close-on-exec, as all of Ruby
+      @endpoint.prepare(@io)
+      if @io.connect_nonblock(address, exception: false) == :wait_writable
+        yield true
+        error = @io.getsockopt(:SOCKET, :ERROR).int
+        raise SystemCallError.new(nil, error) unless error.zero?
+      end
+      encryption = @endpoint.encrypt(@io)
+      while (step = encryption&.shake_hands)
+        yield step == :wait_writable
+      end
+      @through = encryption || @io
     end
   end
 
@@ -90,22 +137,21 @@ module Locksidecar
     # The most idle ones.
     MOST_IDLE = 16
 
-    def initialize(path)
-      @path = path
+    def initialize(endpoint)
+      @endpoint = endpoint
       @open = {}.compare_by_identity
       @idle = []
       @mutex = Mutex.new
     end
 
-    # Takes an idle one, or makes one. Returns it, and whether a call was made on it before. Returns nil if there is none
-    # now: then try again.
+    # Takes an idle one, or makes one, which is to be opened. Returns it, and whether a call was made on it before.
     def take(patience)
       connection = @mutex.synchronize { patience.take(@idle) }
       return [connection, true] if connection
 
-      [connect, false]
-    rescue SystemCallError => e
-      raise unless patience.again?(e, @open.size)
+      connection = Connection.new(@endpoint)
+      @open[connection] = true
+      [connection, false]
     end
 
     # Gives one back after a complete answer.
@@ -130,21 +176,6 @@ module Locksidecar
     def close_copies = @open.keys.each(&:close)
 
     def size = @open.size
-
-    private
-
-    def connect
-      connection = Forks.without do
-        made = Connection.new(Socket.new(:UNIX, :STREAM)) # close-on-exec, as all of Ruby
-        @open[made] = true
-        made
-      end
-      connection.connect(@path)
-      connected = true
-      connection
-    ensure
-      close(connection) if connection && !connected
-    end
   end
 
   # How long to try to get a connection: if the sidecar's backlog is full, or there is no room for one more.

@@ -95,7 +95,7 @@ module Locksidecar
   # Itself it means that the sidecar could not be reached, went away during the call, or did not answer in time. Then
   # the outcome of the call is unknown. An acquire that raises it has withdrawn its grant.
   class Unavailable < Error
-    # @return [String, nil] the sidecar's socket
+    # @return [String, nil] the sidecar's socket, or its URL
     attr_reader :path
 
     def initialize(message = nil, path: nil, **more)

@@ -71,9 +71,9 @@ module Locksidecar
         @pid = nil
       end
 
-      # What a process must find in its environment, so that its clients use this sidecar.
+      # What a process must find in its environment, so that its clients use this sidecar; nil: not there.
       # @return [Hash]
-      def env = { "LOCKSIDECAR_SOCKET" => path }
+      def env = { "LOCKSIDECAR_SOCKET" => path, "LOCKSIDECAR_URL" => nil }
 
       # Starts the sidecar, and returns when it grants locks; with ready: false, when it answers.
       # @raise [Errno::ENOENT] there is no program

@@ -9,7 +9,7 @@ module Locksidecar
     # Seconds to wait for the answer to a release that nobody waits for. The sidecar carries it out in any case.
     WITHDRAW = 2.0
 
-    attr_reader :path, :reconnect, :features, :trouble, :connections
+    attr_reader :endpoint, :reconnect, :features, :trouble, :connections
     # Whether a session was opened in this process.
     attr_reader :reached
     # Whether the client was closed.
@@ -17,9 +17,9 @@ module Locksidecar
     # The most seconds for an answer, in addition to a wait.
     attr_accessor :timeout
 
-    def initialize(path, name:, ttl:, timeout:, reconnect:)
-      @path, @timeout, @reconnect = path, timeout, reconnect
-      @trouble = Trouble.new(path)
+    def initialize(endpoint, name:, ttl:, timeout:, reconnect:)
+      @endpoint, @timeout, @reconnect = endpoint, timeout, reconnect
+      @trouble = Trouble.new(endpoint)
       @opens = { name:, ttl_ms: ttl && Check.to_ms(ttl) }.compact
       @closed = false
       @pid = Process.pid
@@ -55,13 +55,12 @@ module Locksidecar
 
       describe unless features
       require_features(call)
-      patience = Patience.new(timeout, fresh: true)
-      stream = nil
-      until stream
-        Interrupts.whole { stream = begin_stream(call, patience)&.tap { |begun| yield begun } }
-        sleep(Patience::PAUSE) unless stream
-      end
+      connection = stream = nil
+      connect(call, Clock.now, Patience.new(timeout, fresh: true)) { |taken, _| connection = taken }
+      Interrupts.whole { yield stream = begin_stream(call, connection) }
       stream
+    ensure
+      Interrupts.whole { @connections.close(connection) } if connection && !stream
     end
 
     # As `describe`, for an app.
@@ -121,7 +120,7 @@ module Locksidecar
     private
 
     def begin_anew
-      @connections = Connections.new(path)
+      @connections = Connections.new(endpoint)
       @opening = Mutex.new
       @features = @version = @session = @stream = @reader = @keeper = nil
       @reached = false
@@ -133,11 +132,12 @@ module Locksidecar
     end
 
     def exchange(call, &taken)
-      data = call.encode
+      data = call.encode(endpoint)
+      began = Clock.now
       patience = Patience.new(timeout, waits: call.waits)
       loop do
         reused = nil
-        return exchange_once(call, data, patience, ->(again) { reused = again }, &taken)
+        return exchange_once(call, data, began, patience, ->(again) { reused = again }, &taken)
       rescue SystemCallError, IOError => e
         raise trouble.broken("broke the connection (#{e.message})") unless call.again?(reused)
 
@@ -146,18 +146,19 @@ module Locksidecar
       end
     end
 
-    def exchange_once(call, data, patience, note)
+    # began: the answer must come `call.timeout` seconds after that, also on a connection that took long to open.
+    def exchange_once(call, data, began, patience, note)
       connection = answer = result = nil
-      until connection
-        Interrupts.whole { connection, = connect(patience).tap { |_, reused| note.call(reused) } }
-        sleep(Patience::PAUSE) unless connection
+      connect(call, began, patience) do |taken, reused|
+        connection = taken
+        note.call(reused)
       end
       Interrupts.whole do
         call.sent = Clock.now
         connection.write(data, call.timeout || timeout)
       end
       until answer
-        come = connection.wait(call.sent, call.timeout, call.waits ? nil : WITHDRAW)
+        come = connection.wait(began, call.timeout, hurry(call))
         raise trouble.timed_out(call) unless come
 
         Interrupts.whole { result = yield answer if (answer = connection.read_answer) }
@@ -171,24 +172,39 @@ module Locksidecar
       answer && !answer.last? && !closed ? @connections.give(connection) : @connections.close(connection)
     end
 
-    # Raises what the app gets. After its first byte a call raises what the system says.
-    def connect(patience)
-      @connections.take(patience)
-    rescue SystemCallError, ArgumentError => e
-      raise trouble.unreachable(e)
+    # Takes a connection, and opens a new one. The block gets it at once, in a part that nothing interrupts, and must see
+    # that it is closed. Raises what the app gets. After its first byte a call raises what the system says.
+    def connect(call, began, patience)
+      loop do
+        connection = reused = nil
+        Interrupts.whole do
+          connection, reused = @connections.take(patience)
+          yield connection, reused
+        end
+        return if open?(connection, call, began, patience)
+
+        sleep(Patience::PAUSE)
+      end
     end
 
-    def begin_stream(call, patience)
-      connection, = connect(patience)
-      return unless connection
+    # Returns false if there is no room for one more now: then try again.
+    def open?(connection, call, began, patience)
+      connection.open(began, call.timeout, hurry(call))
+      true
+    rescue SystemCallError, IOError, SocketError, ArgumentError, Endpoint::Untrusted => e
+      @connections.close(connection)
+      raise trouble.unreachable(e) unless patience.again?(e, @connections.size)
 
-      begin
-        connection.write(call.encode, timeout)
-        Stream.new(@connections, connection, trouble)
-      rescue SystemCallError, IOError => e
-        @connections.close(connection)
-        raise trouble.broken("broke the connection (#{e.message})")
-      end
+      false
+    end
+
+    def hurry(call) = call.waits ? nil : WITHDRAW
+
+    def begin_stream(call, connection)
+      connection.write(call.encode(endpoint), timeout)
+      Stream.new(@connections, connection, trouble)
+    rescue SystemCallError, IOError => e
+      raise trouble.broken("broke the connection (#{e.message})")
     end
 
     # Opens the session, if there is none. Threads of it that somebody has killed are started again; they lose nothing.

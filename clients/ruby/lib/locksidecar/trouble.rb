@@ -4,18 +4,18 @@ module Locksidecar
   # The errors of a client that does not reach its sidecar.
   # @api private
   class Trouble
-    def initialize(path)
-      @path = path
+    def initialize(endpoint)
+      @endpoint = endpoint
     end
 
     # No connection can be made.
     def unreachable(cause)
-      unavailable("cannot reach the sidecar at #{@path}: #{remedy(cause)}", "unreachable")
+      unavailable("cannot reach the sidecar at #{@endpoint.name}: #{remedy(cause)}", "unreachable")
     end
 
     # The answer did not come.
     def broken(what, code = "connection_lost")
-      unavailable("the sidecar at #{@path} #{what}. Check that it still runs, and its log", code)
+      unavailable("the sidecar at #{@endpoint.name} #{what}. Check that it still runs, and its log", code)
     end
 
     # The answer did not come in time.
@@ -30,15 +30,17 @@ module Locksidecar
 
     private
 
-    def unavailable(text, code) = Unavailable.new(text, path: @path, code:)
+    def unavailable(text, code) = Unavailable.new(text, path: @endpoint.name, code:)
 
     def remedy(cause)
+      return @endpoint.what_failed(cause) unless @endpoint.path || cause.is_a?(Errno::EMFILE)
+
       case cause
       when Errno::ENOENT
         "there is no such socket. Check that the sidecar runs (`locksidecar serve`), that LOCKSIDECAR_SOCKET is the " \
         "same for it and for this process, and that the socket's folder is mounted into this container"
       when Errno::ECONNREFUSED
-        if File.exist?(@path) && !File.socket?(@path)
+        if File.exist?(@endpoint.path) && !File.socket?(@endpoint.path)
           "there is a file, but it is no socket. Check LOCKSIDECAR_SOCKET"
         else
           "the socket is there, but nobody listens. Check that the sidecar still runs, and its log"

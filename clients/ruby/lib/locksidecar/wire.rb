@@ -38,7 +38,7 @@ module Locksidecar
     # Builds a request. `headers` are more lines, each with its line end.
     def self.request(method, target, headers, body)
       length = "Content-Length: #{body.bytesize}\r\n" unless body.empty? && method == "GET"
-      "#{method} #{target} HTTP/1.1\r\nHost: localhost\r\n#{headers}#{length}\r\n".b << body.b
+      "#{method} #{target} HTTP/1.1\r\n#{headers}#{length}\r\n".b << body.b
     end
 
     # A text as a part of a path or a query.

@@ -23,8 +23,9 @@ module Contract
     # The caller of a call leaves.
     class Cancelled < StandardError; end
 
-    def initialize(sidecar)
-      @sidecar = sidecar
+    # where: what a client needs to find the sidecar.
+    def initialize(sidecar, socket: nil, **where)
+      @sidecar, @socket, @where = sidecar, socket, where
       @prefix = "c#{SecureRandom.hex(6)}-"
       @clients, @locks, @events, @watches, @blocks, @calls, @saved = {}, {}, {}, {}, {}, {}, {}
     end
@@ -94,7 +95,7 @@ module Contract
       thread.value
     end
 
-    def new_client(**options) = Locksidecar::Client.new(@sidecar.path, reconnect: 0, **options)
+    def new_client(**options) = Locksidecar::Client.new(@socket, reconnect: 0, **@where, **options)
 
     def client(session) = @clients[session] ||= new_client
 

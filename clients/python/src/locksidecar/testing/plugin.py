@@ -33,4 +33,5 @@ def locksidecar(monkeypatch: pytest.MonkeyPatch, locksidecar_settings: dict[str,
     with Sidecar(**locksidecar_settings) as sidecar:
         for name, value in sidecar.env.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.delenv("LOCKSIDECAR_URL", raising=False)  # it would win
         yield sidecar

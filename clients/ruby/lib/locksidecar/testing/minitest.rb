@@ -27,8 +27,8 @@ module Locksidecar
       # @api private
       def before_setup
         super
-        @locksidecar_env = ENV.fetch("LOCKSIDECAR_SOCKET", nil)
         @locksidecar = Sidecar.new(**locksidecar_settings)
+        @locksidecar_env = @locksidecar.env.to_h { |name, _| [name, ENV.fetch(name, nil)] }
         ENV.update(@locksidecar.env)
         @locksidecar.start
       end
@@ -36,7 +36,7 @@ module Locksidecar
       # @api private
       def after_teardown
         @locksidecar&.close
-        ENV["LOCKSIDECAR_SOCKET"] = @locksidecar_env
+        ENV.update(@locksidecar_env || {})
         super
       end
     end

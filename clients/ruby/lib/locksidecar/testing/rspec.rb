@@ -21,13 +21,13 @@ RSpec.shared_context("locksidecar") do # -- it has the name of what it gives
   attr_reader :locksidecar
 
   around do |example|
-    before = ENV.fetch("LOCKSIDECAR_SOCKET", nil)
     Locksidecar::Testing::Sidecar.run(**locksidecar_settings) do |sidecar|
       @locksidecar = sidecar
+      before = sidecar.env.to_h { |name, _| [name, ENV.fetch(name, nil)] }
       ENV.update(sidecar.env)
       example.run
     ensure
-      ENV["LOCKSIDECAR_SOCKET"] = before
+      ENV.update(before)
     end
   end
 end
