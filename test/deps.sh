@@ -135,7 +135,7 @@ for what in "$@"; do
       needs ruby ruby; needs rubocop rubocop; needs rspec ruby-rspec-core ruby-rspec-expectations
       gem_of async ruby-async ;;
     php)
-      needs php php-cli; needs phpunit phpunit; needs composer composer
+      needs php php-cli; needs openssl openssl; needs phpunit phpunit; needs composer composer
       php_class Symfony/Component/Yaml/Yaml php-symfony-yaml; php_class Psr/Log/LoggerInterface php-psr-log ;;
     etcd) etcd ;;
     golangci-lint) tool github.com/golangci/golangci-lint/v2/cmd/golangci-lint 2.15.0 ;;

@@ -16,6 +16,8 @@ final class TcpTest extends ClientCase
 {
     private static ?Tcp $tcp = null;
     private ?int $sender = null;
+    /** Whether the next signal throws. */
+    private bool $armed = false;
 
     public static function tearDownAfterClass(): void
     {
@@ -268,12 +270,12 @@ final class TcpTest extends ClientCase
         $client = $this->over([...$whole, 'url' => "https://localhost:{$wire->port}"]);
         $lock = $client->acquire($this->key);
         $wire->mute();
-        while ($lock->lost() === null) {
-            $promised = $lock->entry->grant->expiresAt;
+        while ($lock->lost() === null) { // the last look lasts longer: it also tries to give the lock back
+            self::assertLessThan($lock->entry->grant->expiresAt + 0.1, Clock::now());
             usleep(10_000);
         }
         self::assertSame('expired', $lock->lost()->reason());
-        self::assertEqualsWithDelta($promised ?? 0.0, Clock::now(), 0.6);
+        self::assertEqualsWithDelta($lock->entry->grant->expiresAt, Clock::now(), 2.6);
         $wire->mute(false);
     }
 
@@ -345,24 +347,17 @@ final class TcpTest extends ClientCase
         $this->signals(100_000, 1500);
         for ($ends = Clock::now() + 4; Clock::now() < $ends;) {
             try {
-                random_int(0, 4) === 0 && $drop->invoke($transport); // so that some are in a handshake
+                $this->armed = true;
                 $client->withLock($this->key, static fn (): int => 1);
             } catch (Interrupted) {
                 ++$interrupted;
             }
+            $this->armed = false;
+            random_int(0, 4) === 0 && $drop->invoke($transport); // so that some are in a handshake
         }
-        posix_kill((int) $this->sender, 9);
-        while (true) {
-            try {
-                self::assertGreaterThan(50, $interrupted);
-                self::assertTrue($client->get($this->key)->isFree());
-                self::assertSame([], iterator_to_array($client->locks('session')));
-
-                return;
-            } catch (Interrupted) {
-                // the last one
-            }
-        }
+        self::assertGreaterThan(50, $interrupted);
+        self::assertTrue($client->get($this->key)->isFree());
+        self::assertSame([], iterator_to_array($client->locks('session')));
     }
 
     /** TLS may have decrypted more than was read. Then nothing comes on the socket any more. */
@@ -387,7 +382,7 @@ final class TcpTest extends ClientCase
         $waiter = $this->aside(fn () => $client->acquire($this->key, wait: self::LONG));
         $this->waiting($this->key, 1, $this->own()->path);
         unset($wire);
-        self::assertSame('unreachable', self::thrown(Unavailable::class, fn () => $this->result($waiter))->errorCode);
+        self::assertSame('connection_lost', self::thrown(Unavailable::class, fn () => $this->result($waiter))->errorCode);
         $this->waiting($this->key, 0, $this->own()->path);
         self::assertTrue($holder->release());
     }
@@ -431,7 +426,13 @@ final class TcpTest extends ClientCase
     private function signals(int $count, int $microseconds): void
     {
         pcntl_async_signals(true);
-        pcntl_signal(SIGUSR1, static fn () => throw new Interrupted());
+        $this->armed = true;
+        pcntl_signal(SIGUSR1, function (): void {
+            if ($this->armed) {
+                $this->armed = false;
+                throw new Interrupted();
+            }
+        });
         $me = getmypid();
         $code = "for (\$n = 0; \$n < $count; ++\$n) { usleep($microseconds + random_int(0, 300)); if (!posix_kill($me, SIGUSR1)) exit; }";
         $this->sender = pcntl_fork();

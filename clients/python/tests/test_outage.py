@@ -231,10 +231,10 @@ def test_a_wait_without_the_sidecar_ends_in_its_time(sidecar: Sidecar, key: str,
             method = call.method
             return perform(call)
 
-        def trying() -> socket.socket:
+        def trying(limit: float | None) -> socket.socket:
             if method == "PUT":  # a withdrawal follows at once if the first call was sent before the kill was noticed
                 tries.append(time.monotonic() - began)
-            return connect()
+            return connect(limit)
 
         client._transport._perform = performing  # type: ignore[method-assign]
         client._transport._connect = trying  # type: ignore[method-assign]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +154,73 @@ def test_a_forked_child_has_its_own_session(ca: Authority, tmp_path: Path) -> No
                     os._exit(1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
             assert not lock.lost
+
+
+class Wire:
+    """A relay that carries nothing while it is `mute`. Nothing is closed then, as if a cable was pulled."""
+
+    def __init__(self, upstream: int) -> None:
+        self.mute = False
+        self._upstream = upstream
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                pair = (self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._upstream)))
+                self._sockets += pair
+                for one, two in (pair, pair[::-1]):
+                    threading.Thread(target=self._carry, args=(one, two), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not self.mute:
+                    target.sendall(data)
+            if not self.mute:
+                target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
+# Proves: client own clock
+def test_a_lock_ends_in_time_without_a_network(ca: Authority, tmp_path: Path) -> None:
+    token = write(tmp_path / "token", TOKEN)
+    with Sidecar(**ca.settings(), TTL="2s") as sidecar:
+        wire = Wire(port(sidecar))
+        settings: dict[str, Any] = {"url": f"https://localhost:{wire.port}", "token_file": token, "ca_file": ca.file}
+
+        async def run() -> tuple[float, float]:
+            client = AsyncClient(**settings)
+            lock = await client.acquire("a")
+            promised = lock._entry.grant.expires_at
+            wire.mute = True
+            while not lock.lost:
+                promised = lock._entry.grant.expires_at
+                await asyncio.sleep(0.01)
+            ended = time.monotonic()
+            wire.mute = False
+            await client.close()
+            return promised, ended
+
+        promised, ended = asyncio.run(run())
+        assert ended == pytest.approx(promised, abs=0.6)
+        with Client(**settings) as client:
+            lock = client.acquire("t")
+            promised = lock._entry.grant.expires_at
+            wire.mute = True
+            while not lock.lost:
+                promised = lock._entry.grant.expires_at
+                time.sleep(0.01)
+            ended = time.monotonic()
+            wire.mute = False
+        assert ended == pytest.approx(promised, abs=0.6)
+        wire.close()
 
 
 def test_a_token_is_read_again(tmp_path: Path) -> None:

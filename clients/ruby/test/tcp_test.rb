@@ -55,9 +55,9 @@ class TcpTest < TestCase
     client = tls_client
     lock = client.acquire(key)
     client.get(key) # an idle connection
+    held = tls_client.acquire("#{key}:waits")
     waiter = aside { client.acquire("#{key}:waits", wait: LONG) }
-    other = tls_client.acquire("#{key}:waits")
-    result(waiter).release if waiter.join(0) # it was first
+    waiting(client, "#{key}:waits")
     2.times do
       said = in_child do
         next "not lost" unless lock.lost?
@@ -74,7 +74,8 @@ class TcpTest < TestCase
       assert lock.check
       assert_predicate client.get(key), :mine?
     end
-    other.release
+    held.release
+    assert result(waiter).release
     assert lock.release
   end
 

@@ -161,19 +161,22 @@ final class Connection
         if ($left <= 0) {
             throw new NoConnection('no connection in time', 110);
         }
-        Poll::wait(['call' => $this->stream], $left, $write);
-        if (Poll::$interrupted && Interrupts::$finishing) {
-            $ends = min($ends, Clock::now() + Transport::WITHDRAW);
-        }
+        $ready = Poll::wait(['call' => $this->stream], $left, $write);
         if (!\is_resource($this->stream)) {
             throw new NoConnection('this client has closed it');
         }
+        if (Poll::$interrupted && Interrupts::$finishing) {
+            $ends = min($ends, Clock::now() + Transport::WITHDRAW);
+        }
+        if ($ready === []) {
+            $this->await($ends, $write);
+        }
     }
 
-    /** Says why there is no connection: PHP tells it when something is read. */
+    /** Says why there is no connection: PHP tells it when something is written. */
     private function throwWhy(): never
     {
-        Quiet::call(fn (): string|false => fread($this->stream, 1));
+        Quiet::call(fn (): int|false => fwrite($this->stream, "\n"));
         $known = preg_match('/errno=(\d+) (.*)/', Quiet::$warning, $match) === 1;
         throw new NoConnection($known ? $match[2] : 'no connection', $known ? (int) $match[1] : 0);
     }

@@ -14,7 +14,7 @@ use Locksidecar\Exception as E;
 final class Problem
 {
     private const BY_CODE = [
-        'invalid_request' => E\InvalidRequest::class, 'forbidden' => E\Forbidden::class, 'not_found' => E\NotFound::class,
+        'invalid_request' => E\InvalidRequest::class, 'forbidden' => E\Forbidden::class, 'unauthorized' => E\Forbidden::class, 'not_found' => E\NotFound::class,
         'not_held' => E\NotHeld::class, 'limit_mismatch' => E\LimitMismatch::class, 'not_holder' => E\NotHolder::class,
         'lock_lost' => E\LockLost::class, 'session_ended' => E\SessionEnded::class, 'too_large' => E\TooLarge::class,
         'held' => E\LockHeld::class, 'wait_timeout' => E\WaitTimeout::class, 'limit' => E\LimitReached::class,

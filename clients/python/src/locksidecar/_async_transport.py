@@ -65,8 +65,9 @@ class Connection(_Protocol):
         waiter: asyncio.Future[_wire.Answer] = self._loop.create_future()
         self._waiter = waiter
         self._deadline = math.inf
-        if call.timeout is not None:
-            self._deadline = self._loop.time() + call.timeout
+        left = call.left()
+        if left is not None:
+            self._deadline = self._loop.time() + left
             self._set_timer()
         call.sent = time.monotonic()
         self.write(data)
@@ -280,8 +281,9 @@ class AsyncTransport:
     async def _exchange(self, call: Call) -> _wire.Answer:
         data = self.core.encode(call)
         patience = _fork.Patience(self.core.timeout, call.waits)
+        call.begin()
         while True:
-            connection, reused = await self._take(Connection, patience)
+            connection, reused = await self._take(Connection, call, patience)
             try:
                 answer = await connection.exchange(call, data)
             except ConnectionError as e:
@@ -300,23 +302,25 @@ class AsyncTransport:
                 self._idle.append(connection)
             return answer
 
-    async def _take(self, make: _Make[Conn], patience: _fork.Patience) -> tuple[Conn, bool]:
+    async def _take(self, make: _Make[Conn], call: Call, patience: _fork.Patience) -> tuple[Conn, bool]:
         """Returns a connection, and whether a call was made on it before."""
         while True:
             idle = patience.take(self._idle)
             if idle is not None:
                 return cast(Any, idle), True
             try:
-                return await self._connect(make), False
+                return await self._connect(make, call.left()), False
             except OSError as e:
                 if not patience.try_again(e, len(self._sockets)):
                     raise self.core.unreachable(e) from e
             await asyncio.sleep(patience.PAUSE)
 
-    async def _connect(self, make: _Make[Conn]) -> Conn:
+    async def _connect(self, make: _Make[Conn], limit: float | None) -> Conn:
         assert self._loop is not None
         sockets = self._sockets
-        return await self.core.endpoint.connect_async(sockets, self._loop, lambda sock: make(self.core, sockets, sock))
+        return await self.core.endpoint.connect_async(
+            sockets, self._loop, lambda sock: make(self.core, sockets, sock), limit
+        )
 
     def _drop_idle(self) -> None:
         while self._idle:
@@ -331,7 +335,8 @@ class AsyncTransport:
             self.core.learn(await self._exchange(self.core.describe()))
         self.core.require(call)
         data = self.core.encode(call)
-        stream, _ = await self._take(Stream, _fork.Patience(self.core.timeout, waits=False, fresh=True))
+        call.begin()
+        stream, _ = await self._take(Stream, call, _fork.Patience(self.core.timeout, waits=False, fresh=True))
         stream.write(data)
         return stream
 

@@ -25,7 +25,7 @@ UNSET = Unset()
 class Call:
     """One request, and how it is made."""
 
-    __slots__ = ("body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
+    __slots__ = ("began", "body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
                  "session", "target", "timeout", "waits")  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class Call:
         self.delay = delay  # seconds before it is made
         self.context = context  # of its trace; None: the current one
         self.sent = 0.0  # time.monotonic() when it was sent; 0.0: not yet
+        self.began = 0.0  # time.monotonic() when its time began, before a connection was made
 
     def again(self, reused: bool) -> bool:
         """Whether to make it again, on a new connection, after one broke before the answer was complete.
@@ -64,10 +65,18 @@ class Call:
         """
         return reused and self.repeatable and not (self.session is not None and self.session.ended)
 
+    def begin(self) -> None:
+        """Its time begins: the answer must come in it, also on a connection that takes long to make."""
+        self.began = time.monotonic()
+
+    def left(self) -> float | None:
+        """The seconds until it is too late for its answer."""
+        return None if self.timeout is None else max(self.began + self.timeout - time.monotonic(), 0.001)
+
     def late(self) -> bool:
         """Whether the time for its answer is over."""
         # A timer may be early by less than its resolution.
-        return self.timeout is not None and time.monotonic() >= self.sent + self.timeout - 0.01
+        return self.timeout is not None and time.monotonic() >= self.began + self.timeout - 0.01
 
     def session_ended(self) -> None:
         """Notes the answer that the session is over."""

@@ -70,8 +70,8 @@ class Endpoint:
             head += f"Authorization: Bearer {self._token.read()}\r\n"
         return request.replace(b"Host: localhost\r\n", head.encode("ascii"), 1)
 
-    def connect(self, sockets: _fork.Sockets) -> socket.socket:
-        """Makes a connection."""
+    def connect(self, sockets: _fork.Sockets, limit: float | None = None) -> socket.socket:
+        """Makes a connection, at most for `limit` seconds."""
         if self.path:
             sock = sockets.new()
             try:
@@ -81,7 +81,7 @@ class Endpoint:
             except BaseException:
                 sockets.close(sock)
                 raise
-        end = time.monotonic() + DIAL
+        end = time.monotonic() + _seconds(limit)
         failed: OSError | None = None
         for family, _, _, _, address in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
             sock = sockets.new(family)
@@ -107,8 +107,9 @@ class Endpoint:
         sockets: _fork.Sockets,
         loop: asyncio.AbstractEventLoop,
         make: Callable[[socket.socket], _fork.T],
+        limit: float | None = None,
     ) -> _fork.T:
-        """Makes a connection for the protocol that `make` makes for a socket."""
+        """Makes a connection for the protocol that `make` makes for a socket, at most for `limit` seconds."""
         if self.path:
             sock = sockets.new()
             try:
@@ -120,13 +121,14 @@ class Endpoint:
             except BaseException:
                 sockets.close(sock)
                 raise
+        end = time.monotonic() + _seconds(limit)
         failed: OSError | None = None
         for family, _, _, _, address in await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
             sock = sockets.new(family)
             try:
                 _notice_silence(sock)
                 sock.setblocking(False)
-                await _within(loop.create_task(loop.sock_connect(sock, address)))
+                await _within(loop.create_task(loop.sock_connect(sock, address)), end - time.monotonic())
                 protocol = make(sock)
                 context = self._context() if self.tls else None
                 await loop.create_connection(
@@ -134,7 +136,7 @@ class Endpoint:
                     sock=sock,
                     ssl=context,
                     server_hostname=self._host if self.tls else None,
-                    ssl_handshake_timeout=DIAL if self.tls else None,
+                    ssl_handshake_timeout=max(end - time.monotonic(), 0.001) if self.tls else None,
                 )
                 return protocol
             except OSError as e:
@@ -183,15 +185,19 @@ class Endpoint:
         return f"{cause.strerror or cause or type(cause).__name__}. Check LOCKSIDECAR_URL, and the network"
 
 
-async def _within(task: asyncio.Task[None]) -> None:
-    """Waits for a task for `DIAL` seconds. Before Python 3.12, asyncio.wait_for may lose a cancellation."""
+def _seconds(limit: float | None) -> float:
+    return DIAL if limit is None else min(limit, DIAL)
+
+
+async def _within(task: asyncio.Task[None], seconds: float) -> None:
+    """Waits for a task. Before Python 3.12, asyncio.wait_for may lose a cancellation."""
     try:
-        done, _ = await asyncio.wait({task}, timeout=DIAL)
+        done, _ = await asyncio.wait({task}, timeout=max(seconds, 0.001))
     finally:
         if not task.done():
             task.cancel()
     if not done:
-        raise TimeoutError(errno.ETIMEDOUT, f"no connection within {DIAL:g} s")
+        raise TimeoutError(errno.ETIMEDOUT, "no connection in time")
     task.result()
 
 

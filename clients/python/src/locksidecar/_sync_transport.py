@@ -72,7 +72,8 @@ class Transport:
         self._learn(call)
         self.core.require(call)
         data = self.core.encode(call)
-        sock, _ = self._take(_fork.Patience(self.core.timeout, waits=False, fresh=True))
+        call.begin()
+        sock, _ = self._take(call, _fork.Patience(self.core.timeout, waits=False, fresh=True))
         try:
             sock.settimeout(call.timeout)
             sock.sendall(data)
@@ -139,8 +140,9 @@ class Transport:
     def _exchange(self, call: Call) -> _wire.Answer:
         data = self.core.encode(call)
         patience = _fork.Patience(self.core.timeout, call.waits)
+        call.begin()
         while True:
-            sock, reused = self._take(patience)
+            sock, reused = self._take(call, patience)
             try:
                 answer = _exchange(sock, call, data)
             except OSError as e:
@@ -163,21 +165,21 @@ class Transport:
                 self._idle.append(sock)
             return answer
 
-    def _take(self, patience: _fork.Patience) -> tuple[socket.socket, bool]:
+    def _take(self, call: Call, patience: _fork.Patience) -> tuple[socket.socket, bool]:
         """Returns a connection, and whether a call was made on it before."""
         while True:
             sock = patience.take(self._idle)
             if sock is not None:
                 return sock, True
             try:
-                return self._connect(), False
+                return self._connect(call.left()), False
             except OSError as e:
                 if not patience.try_again(e, len(self._sockets)):
                     raise self.core.unreachable(e) from e
             time.sleep(patience.PAUSE)
 
-    def _connect(self) -> socket.socket:
-        return self.core.endpoint.connect(self._sockets)
+    def _connect(self, limit: float | None) -> socket.socket:
+        return self.core.endpoint.connect(self._sockets, limit)
 
     def _drop_idle(self) -> None:
         while self._idle:
@@ -242,7 +244,7 @@ def _keep(transport: weakref.ref[Transport], session: Session, wake: threading.E
 
 def _exchange(sock: socket.socket, call: Call, data: bytes) -> _wire.Answer:
     parser = _wire.AnswerParser()
-    sock.settimeout(call.timeout)
+    sock.settimeout(call.left())
     call.sent = time.monotonic()
     sock.sendall(data)
     while True:

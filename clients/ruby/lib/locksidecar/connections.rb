@@ -21,7 +21,8 @@ module Locksidecar
     def initialize(endpoint)
       @endpoint = endpoint
       @io = nil # the socket
-      @through = nil # what is read and written: the socket, or TLS over it
+      @encryption = nil # TLS over it
+      @through = nil # what is read and written: either
       @parser = nil
     end
 
@@ -111,7 +112,7 @@ module Locksidecar
     def ready(left, write: false)
       return @io.wait_writable(left) if write
 
-      @through.is_a?(Encryption) && @through.pending? or @io.wait_readable(left)
+      @encryption&.pending? || @io.wait_readable(left)
     end
 
     # Connects, and shakes hands. The block waits until something comes, or with `true` until something can be sent.
@@ -127,7 +128,7 @@ module Locksidecar
       while (step = encryption&.shake_hands)
         yield step == :wait_writable
       end
-      @through = encryption || @io
+      @encryption, @through = encryption, encryption || @io
     end
   end
 

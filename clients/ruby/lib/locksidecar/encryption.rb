@@ -30,7 +30,8 @@ module Locksidecar
 
       check_name
     rescue OpenSSL::SSL::SSLError => e
-      raise Endpoint::Untrusted.new(kind, e.message[/state=[^:]*: (.*)\z/m, 1] || e.message)
+      said = e.message[/certificate verify failed \((.*)\)/, 1] || e.message[/state=[^:]*: (.*)\z/m, 1] || e.message
+      raise Endpoint::Untrusted.new(kind, said)
     end
 
     # As that of a socket. An error of TLS is an IOError.

@@ -103,7 +103,7 @@ module Locksidecar
       text = Check.text(url.name, url.value)
       shown = text.include?("@") ? "no URL of a sidecar" : text.inspect
       wrong = Problem.invalid("#{url.name} is #{shown}; #{ALLOWED}")
-      raise wrong if text.match?(/[@[:space:][:cntrl:]]/)
+      raise wrong if text.match?(/[@ [:cntrl:]]/)
 
       if (match = UNIX.match(text))
         @name = @path = match[1]

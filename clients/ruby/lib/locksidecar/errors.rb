@@ -125,7 +125,7 @@ module Locksidecar
   # The body, the data or the result is too large (data and result: 4 KiB of JSON).
   class TooLarge < Error; end
 
-  # The sidecar does not allow it: breaking locks, or this user.
+  # The sidecar does not allow it: breaking locks, or this user; or it needs another token.
   class Forbidden < Error; end
 
   # There is no such call: the sidecar is older than it says, or the path is wrong.
@@ -151,7 +151,7 @@ module Locksidecar
   # @api private
   module Problem
     BY_CODE = {
-      "invalid_request" => InvalidRequest, "forbidden" => Forbidden, "not_found" => NotFound, "not_held" => NotHeld,
+      "invalid_request" => InvalidRequest, "forbidden" => Forbidden, "unauthorized" => Forbidden, "not_found" => NotFound, "not_held" => NotHeld,
       "limit_mismatch" => LimitMismatch, "not_holder" => NotHolder, "lock_lost" => LockLost,
       "session_ended" => SessionEnded, "too_large" => TooLarge, "held" => LockHeld, "wait_timeout" => WaitTimeout,
       "limit" => LimitReached, "store_unavailable" => StoreUnavailable, "draining" => Draining
