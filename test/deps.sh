@@ -148,7 +148,7 @@ for what in "$@"; do
     contrib)
       needs ruby ruby; needs sidekiq ruby-sidekiq; needs puma puma; needs redis-server redis-server; gem_of active_job ruby-activejob
       needs php php-cli; needs phpunit phpunit; php_class Symfony/Component/Lock/Key php-symfony-lock; php_class Psr/Log/LoggerInterface php-psr-log
-      php_class Illuminate/Contracts/Cache/Lock php-illuminate-contracts; install
+      php_class Illuminate/Contracts/Cache/Lock php-illuminate-contracts; any '/usr/sbin/php-fpm*' || packages+=(php-fpm); install
       venv clients/python/tests/frameworks/.venv clients/python/requirements-contrib.txt clients/python
       made clients/node/test/frameworks/node_modules clients/node/test/frameworks/package-lock.json && continue
       # Not npm ci: it refuses a lock file without the optional packages of all systems.

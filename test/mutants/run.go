@@ -56,7 +56,7 @@ func (g *ground) compile(ctx context.Context, pkg string) (binary string, err er
 
 // build compiles the sidecar.
 func (g *ground) build(ctx context.Context) (binary string, err error) {
-	binary = filepath.Join(g.bin, "locksidecar")
+	binary = filepath.Join(g.top, "bin/locksidecar") // where the tests of the clients look for it
 	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/locksidecar")
 	cmd.Dir = g.top
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -349,10 +349,10 @@ final class TcpTest extends ClientCase
             try {
                 $this->armed = true;
                 $client->withLock($this->key, static fn (): int => 1);
+                $this->armed = false;
             } catch (Interrupted) {
                 ++$interrupted;
             }
-            $this->armed = false;
             random_int(0, 4) === 0 && $drop->invoke($transport); // so that some are in a handshake
         }
         self::assertGreaterThan(50, $interrupted);

@@ -200,6 +200,7 @@ def test_a_lock_ends_in_time_without_a_network(ca: Authority, tmp_path: Path) ->
             lock = await client.acquire("a")
             promised = lock._entry.grant.expires_at
             wire.mute = True
+            client._transport._drop_idle()  # so that the next question needs a connection
             while not lock.lost:
                 promised = lock._entry.grant.expires_at
                 await asyncio.sleep(0.01)
@@ -214,6 +215,7 @@ def test_a_lock_ends_in_time_without_a_network(ca: Authority, tmp_path: Path) ->
             lock = client.acquire("t")
             promised = lock._entry.grant.expires_at
             wire.mute = True
+            client._transport._drop_idle()
             while not lock.lost:
                 promised = lock._entry.grant.expires_at
                 time.sleep(0.01)
