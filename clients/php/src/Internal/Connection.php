@@ -161,7 +161,11 @@ final class Connection
         if ($left <= 0) {
             throw new NoConnection('no connection in time', 110);
         }
-        $ready = Poll::wait(['call' => $this->stream], $left, $write);
+        try {
+            $ready = Poll::wait(['call' => $this->stream], $left, $write);
+        } catch (Broken $e) {
+            throw new NoConnection($e->getMessage());
+        }
         if (!\is_resource($this->stream)) {
             throw new NoConnection('this client has closed it');
         }
