@@ -115,12 +115,12 @@ class TcpTest < TestCase
       { ca_file: nil } => [Locksidecar::Unavailable, /does not trust.*LOCKSIDECAR_CA_FILE/],
       { ca_file: "/no/ca" } => [Locksidecar::InvalidRequest, %r{ca_file.*"/no/ca"}],
       { ca_file: token } => [Locksidecar::InvalidRequest, /ca_file.*PEM/],
-      at.(:expired) => [Locksidecar::Unavailable, /not valid now: certificate has expired/],
-      at.(:elsewhere) => [Locksidecar::Unavailable, /another name \(DNS:sidecar.example, not localhost\). url has to/],
-      at.(:address) => [Locksidecar::Unavailable, /another name \(IP Address:127.0.0.1, not localhost\)/],
+      at.call(:expired) => [Locksidecar::Unavailable, /not valid now: certificate has expired/],
+      at.call(:elsewhere) => [Locksidecar::Unavailable, /another name \(DNS:sidecar.example, not localhost\). url has to/],
+      at.call(:address) => [Locksidecar::Unavailable, /another name \(IP Address:127.0.0.1, not localhost\)/],
       by_address => [Locksidecar::Unavailable, /another name \(DNS:localhost, not 127.0.0.1\)/],
       { url: encrypted[:url].sub("https", "http") } => [Locksidecar::InvalidRequest, %r{https://}],
-      at.(:plain) => [Locksidecar::Unavailable, /does not speak TLS.*wrong version number.*Check url/],
+      at.call(:plain) => [Locksidecar::Unavailable, /does not speak TLS.*wrong version number.*Check url/],
       { url: "https://localhost:#{nobody}" } => [Locksidecar::Unavailable, /nobody listens.*LOCKSIDECAR_TCP_ADDR.*url/],
       { url: "https://no.invalid:1" } => [Locksidecar::Unavailable, /host is not known.*Check url/],
       { socket: "/s" } => [Locksidecar::InvalidRequest, /socket and url are both given/]
@@ -128,14 +128,15 @@ class TcpTest < TestCase
     bad = %w[https://u:s3cret@localhost:1 https://localhost https://localhost:1/v1 https://localhost:1?s=3
              https://localhost:1#s unix://host/s unix:/s unix:// localhost:1 ftp://h:1 https://localhost:0
              https://localhost:65536 https://:1] + ["https://local host:1", "https://localhost:1\r\nX: y", "https://a:1\n"]
-    bad.each { |url| mistakes[{ url: }] = [Locksidecar::InvalidRequest, %r{\Aurl is .*; allowed: unix:///PATH, http://HOST:PORT or https://HOST:PORT}] }
+    allowed = %r{\Aurl is .*; allowed: unix:///PATH, http://HOST:PORT or https://HOST:PORT}
+    bad.each { |url| mistakes[{ url: }] = [Locksidecar::InvalidRequest, allowed] }
     mistakes.each do |change, (kind, text)|
       given = encrypted.merge(change)
       e = assert_raises(kind, change) { new_client(given.delete(:socket), **given).get(key) }
       assert_match text, e.message, change
       refute_match(/s3cret|#{Tcp::TOKEN}|#{Tcp::OTHER}/, e.full_message)
     end
-    assert_predicate tls_client(**at.(:address), url: at.(:address)[:url].sub("localhost", "127.0.0.1")).get(key), :free?
+    assert_predicate tls_client(**at.call(:address), url: at.call(:address)[:url].sub("localhost", "127.0.0.1")).get(key), :free?
   end
 
   # A certificate of a newer CA, after the file was replaced.
@@ -159,7 +160,8 @@ class TcpTest < TestCase
     ENV["LOCKSIDECAR_URL"] = "ftp://h:1"
     assert_match(/LOCKSIDECAR_URL is "ftp/, assert_raises(Locksidecar::InvalidRequest) { Locksidecar::Client.new }.message)
     ENV.update("LOCKSIDECAR_URL" => tcp, "LOCKSIDECAR_TOKEN_FILE" => "/no/file")
-    assert_match(/LOCKSIDECAR_TOKEN_FILE is/, assert_raises(Locksidecar::InvalidRequest) { Locksidecar::Client.new.get(key) }.message)
+    e = assert_raises(Locksidecar::InvalidRequest) { Locksidecar::Client.new.get(key) }
+    assert_match(/LOCKSIDECAR_TOKEN_FILE is/, e.message)
     assert_raises(TypeError) { Locksidecar::Client.new(nil, url: 5) }
     assert_raises(TypeError) { Locksidecar::Client.new(nil, token_file: 5) }
   ensure

@@ -151,7 +151,8 @@ module Locksidecar
   # @api private
   module Problem
     BY_CODE = {
-      "invalid_request" => InvalidRequest, "forbidden" => Forbidden, "unauthorized" => Forbidden, "not_found" => NotFound, "not_held" => NotHeld,
+      "invalid_request" => InvalidRequest, "forbidden" => Forbidden, "unauthorized" => Forbidden,
+      "not_found" => NotFound, "not_held" => NotHeld,
       "limit_mismatch" => LimitMismatch, "not_holder" => NotHolder, "lock_lost" => LockLost,
       "session_ended" => SessionEnded, "too_large" => TooLarge, "held" => LockHeld, "wait_timeout" => WaitTimeout,
       "limit" => LimitReached, "store_unavailable" => StoreUnavailable, "draining" => Draining
