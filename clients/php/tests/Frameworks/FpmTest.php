@@ -73,15 +73,6 @@ final class FpmTest extends ClientCase
         }
     }
 
-    /** Requests that want the same lock get it one after the other. */
-    public function testRequestsExcludeEachOther(): void
-    {
-        $requests = array_map(fn (int $n): mixed => $this->ask(['return', 'exit', 'fatal'][$n % 3]), range(1, 12));
-        $tokens = array_map(fn (mixed $request): int => $this->answer($request)[1], $requests);
-        self::assertCount(12, array_unique($tokens));
-        $this->free($this->key);
-    }
-
     /** A worker that has served many requests has no more descriptors and no more memory than after its first ones. */
     public function testAWorkerKeepsNothing(): void
     {
