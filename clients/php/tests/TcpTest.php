@@ -82,8 +82,8 @@ final class TcpTest extends ClientCase
         self::assertStringNotContainsString(Tcp::TOKEN, $shown);
     }
 
+    // Proves: client forks
     /**
-     * Proves: client forks
      * A child that ends, or closes its copies, ends nothing of its parent's: neither the connections nor the session, though PHP ends TLS there.
      */
     public function testAForkedChildHasItsOwnSession(): void
@@ -143,8 +143,8 @@ final class TcpTest extends ClientCase
         self::assertTrue($client->get($this->key)->isFree());
     }
 
+    // Proves: threat tcp
     /**
-     * Proves: threat tcp
      * An error says what is wrong and which setting to look at. It never contains a token.
      *
      * @dataProvider mistakes
@@ -259,8 +259,8 @@ final class TcpTest extends ClientCase
         self::assertSame(1, socket_get_option($socket, SOL_SOCKET, SO_KEEPALIVE));
     }
 
+    // Proves: client own clock
     /**
-     * Proves: client own clock
      * A lock ends by this process's clock although the network carries nothing.
      */
     public function testALockEndsInTimeWithoutANetwork(): void
@@ -310,8 +310,8 @@ final class TcpTest extends ClientCase
         }
     }
 
+    // Proves: client interrupts
     /**
-     * Proves: client interrupts
      * A release on a new connection, whose handshake hangs, is not ended by a signal, and holds the process for two seconds at most.
      */
     public function testAReleaseWhoseHandshakeHangs(): void
@@ -333,8 +333,8 @@ final class TcpTest extends ClientCase
         self::assertTrue($lock->release());
     }
 
+    // Proves: client interrupts
     /**
-     * Proves: client interrupts
      * Calls that are interrupted at any moment leave no lock, and no connection in the middle of an answer.
      */
     public function testInterruptedCallsLeaveNoLock(): void
