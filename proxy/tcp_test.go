@@ -200,33 +200,6 @@ func TestTCPWithTLS(t *testing.T) {
 	})
 }
 
-// The end of TLS does not end a session, only that of its connection: a child of a forked PHP process ends the TLS of its parent.
-// Proves: threat tcp
-func TestTheEndOfTLSEndsNoSession(t *testing.T) {
-	ca := certtest.New(t)
-	f := start(t, withToken(t), withTLS(t, ca))
-	stream := dialTo(t, "tcp", f.TCPAddr().String()).encrypted(ca)
-	stream.request("POST", "/v1/sessions", "", authorized)
-	_, data := stream.events().next()
-	session := "Lock-Session: " + data["session"].(string)
-	encrypted := stream.Conn.(*tls.Conn)
-	if err := encrypted.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		c := dialTo(t, "tcp", f.TCPAddr().String()).encrypted(ca)
-		c.do("PUT", "/v1/locks/a", `{"reentrant":true,"owner":"me"}`, authorized, session).want(t, 200, "")
-		_ = c.Close()
-	}
-	select {
-	case <-f.locks.ended:
-		t.Fatal("the session has ended")
-	default:
-	}
-	_ = encrypted.NetConn().Close()
-	await.Receive(t, f.locks.ended, "the session's end")
-}
-
 // A long answer over TLS arrives whole.
 func TestLongAnswerWithTLS(t *testing.T) {
 	ca := certtest.New(t)
