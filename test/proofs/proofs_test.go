@@ -44,6 +44,7 @@ var (
 		".java": regexp.MustCompile(`\bvoid (\w+)\(|^package `),
 		".php":  regexp.MustCompile(`\bpublic function (test\w+)\(|^final class `),
 		".rb":   regexp.MustCompile(`^\s*def (test_\w+)|^class `),
+		".rs":   regexp.MustCompile(`^(?:async )?fn (\w+)\(|^mod `),
 		".ts":   regexp.MustCompile(`\btest\(.*?("[^"]+")|^import `),
 	}
 )

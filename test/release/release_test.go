@@ -181,7 +181,7 @@ func TestDependabotKnowsAllModules(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, files)
 	}
-	ecosystems := map[string]string{"go.mod": "gomod", "package.json": "npm", "pom.xml": "maven", "pyproject.toml": "pip", "Dockerfile": "docker", "compose.yaml": "docker-compose"}
+	ecosystems := map[string]string{"go.mod": "gomod", "package.json": "npm", "pom.xml": "maven", "pyproject.toml": "pip", "Cargo.toml": "cargo", "Dockerfile": "docker", "compose.yaml": "docker-compose"}
 	found := 0
 	for file := range strings.FieldsSeq(files) {
 		folder, name := path.Split("/" + file)

@@ -32,6 +32,7 @@ type word struct {
 	Ruby   *other `yaml:"ruby"`
 	Go     *other `yaml:"go"`
 	PHP    *other `yaml:"php"`
+	Rust   *other `yaml:"rust"`
 	CLI    string `yaml:"cli"`
 	HTTP   string `yaml:"http"`
 }
@@ -129,6 +130,7 @@ var languages = []language{
 		}
 		return camel(name)
 	}, func(w *word) *other { return w.PHP }},
+	{"Rust", rustExports, func(_, name string) string { return name }, func(w *word) *other { return w.Rust }},
 }
 
 func camel(name string) string {
@@ -216,6 +218,17 @@ func phpExports(t *testing.T) exports {
 	return exports{
 		"calls": found(t, methods, source+"Client.php"), "held": held, "options": found(t, `bool \$(fresh) = false\): LockInfo`, source+"Client.php"),
 		"errors": found(t, `(?m)^class (\w+) extends`, source+"Exception/*.php"),
+	}
+}
+
+func rustExports(t *testing.T) exports {
+	t.Helper()
+	const source = "clients/rust/src/"
+	methods := `(?m)^    pub (?:async )?fn (\w+)`
+	calls := found(t, methods, source+"client.rs", source+"work.rs")
+	return exports{
+		"calls": calls, "held": found(t, methods, source+"lock.rs"), "options": calls,
+		"errors": found(t, `(?m)^    (\w+): "`, source+"error.rs"),
 	}
 }
 
