@@ -72,6 +72,9 @@ test-ruby: build
 test-php: build
 	test/deps.sh go php && clients/php/test.sh
 
+test-rust: build ## The client for Rust, on all stores (needs Rust 1.85 or later; compiles for minutes the first time)
+	test/deps.sh go contract rust && clients/rust/test.sh
+
 test-contract: build
 	test/deps.sh go contract && clients/contract/test.sh
 
@@ -140,7 +143,7 @@ site: ## Build the documentation site in dist/site; a broken link is an error
 	test/deps.sh site && site/.venv/bin/python site/pages.py && site/.venv/bin/zensical build --strict -f dist/mkdocs.yml
 
 release-dry: ## Build what a release publishes into dist/, and install and run each package (the image as root, with buildah)
-	test/deps.sh cyclonedx-gomod helm python node java ruby php && release/dry.sh
+	test/deps.sh cyclonedx-gomod helm python node java ruby php rust && release/dry.sh
 
 clean: ## Remove what was built
 	rm -rf bin .bin dist

@@ -66,6 +66,11 @@ rm -rf "$work/composer/locksidecar-php-$number/"{tests,test.sh,phpunit.xml,phpst
 pack "$work/composer" "locksidecar-php-$number" > "$dist/composer/locksidecar-php-$number.tar.gz"
 say composer "$(cd "$dist/composer" && echo *)"
 
+mkdir -p "$dist/crates"
+quietly cargo package --locked --no-verify --allow-dirty --manifest-path clients/rust/Cargo.toml --target-dir "$work/crates"
+cp "$work/crates/package/locksidecar-$number.crate" "$dist/crates/"
+say crates "$(cd "$dist/crates" && echo *)"
+
 release/servers.sh "$dist" "$version"
 
 release/go-modules.py "$dist/go" "$version"

@@ -52,6 +52,21 @@ require "vendor/autoload.php";
 use Locksidecar\\{Client, Lock, Version};
 (new Client())->withLock("release:php", function (Lock $lock): void { echo Version::NUMBER, " ", $lock->token > 0 ? "true" : "false"; }, wait: 5.0);
 """
+RUST = """
+use locksidecar::{Client, Error, Options};
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    Client::new().lock("release:rust", Options::new(), |lock| async move { println!("{}", lock.token() > 0); Ok(()) }).await
+}
+#[cfg(test)]
+mod tests {
+    #[tokio::test]
+    async fn kit() {
+        let sidecar = locksidecar::testing::Sidecar::start(&[]);
+        sidecar.client().acquire("k", locksidecar::Options::new()).await.unwrap().release().await.unwrap();
+    }
+}
+"""
 JAVA = """
 import io.github.locksidecar.*;
 class Lock {
@@ -316,6 +331,32 @@ def go_install(work: Path) -> None:
     say("go install", f"{module}/cmd/locksidecar@{VERSION} from the modules alone, into an empty cache")
 
 
+def rust(work: Path, binary: Path) -> None:
+    """An empty crate gets the package, with what cargo has fetched for the tests or fetches now."""
+    (package,) = DIST.glob("crates/locksidecar-*.crate")
+    folder = work / "rust"
+    (folder / "src").mkdir(parents=True)
+    with tarfile.open(package) as packed:
+        packed.extractall(folder, filter="data")
+    name = package.name.removesuffix(".crate")
+    for file in ("LICENSE", "README.md", "src/testing.rs"):
+        want(f"{package.name} has {file}", (folder / name / file).is_file(), True)
+    want(f"{package.name} has no tests", (folder / name / "tests").exists(), False)
+    (folder / "Cargo.toml").write_text(
+        '[package]\nname = "app"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\nexclude = ["*"]\n[dependencies]\n'
+        f'locksidecar = {{ path = "{name}" }}\ntokio = {{ version = "1", features = ["macros", "rt"] }}\n'
+        f'[dev-dependencies]\nlocksidecar = {{ path = "{name}", features = ["testing"] }}\n'
+    )
+    (folder / "src" / "main.rs").write_text(RUST.replace("[tokio::main]", '[tokio::main(flavor = "current_thread")]'))
+    environment = {
+        **os.environ, "CARGO_HOME": os.environ.get("CARGO_HOME", str(HOME / ".cargo")), "RUSTUP_HOME": os.environ.get("RUSTUP_HOME", str(HOME / ".rustup")),
+        "LOCKSIDECAR_BINARY": str(binary),
+    }  # fmt: skip
+    want("rust", run("cargo", "run", "--quiet", cwd=folder, env=environment), "true")
+    run("cargo", "test", "--quiet", cwd=folder, env=environment)
+    say("crates", f"{package.name} is built in an empty crate; the client has taken a lock, and its test kit, too")
+
+
 def chart() -> None:
     (package,) = DIST.glob("chart/*.tgz")
     objects = run(os.environ["HELM"], "template", "locksidecar", package, "--namespace", "locksidecar")
@@ -342,6 +383,7 @@ def main() -> None:
             jvm(work)
             go(work, binary)
         go_install(work)
+            rust(work, binary)
         first_lock_of_python(work)
         first_lock_of_node(work)
     chart()

@@ -30,6 +30,8 @@ PLACES = [
     ("clients/php/composer.json", r'^    "version": "(.*)"', "npm"),
     ("go.mod", r"locksidecar/clients/go (v\S+)", "tag"),
     ("clients/go/*/go.mod", r"locksidecar/clients/go (v\S+)", "tag"),
+    ("clients/rust/Cargo.toml", r'^version = "(.*)"', "npm"),
+    ("clients/rust/Cargo.lock", r'^name = "locksidecar"\nversion = "(.*)"', "npm"),
     ("deploy/chart/Chart.yaml", r"^version: (\S+)", "npm"),
     ("deploy/chart/Chart.yaml", r"^appVersion: (\S+)", "tag"),
     ("deploy/chart/README.md", r"--version (\d\S+)", "npm"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks: test/deps.sh WHAT…
 #   go         what the tests of the sidecar start: PostgreSQL, PgBouncer, MariaDB, Redis, etcd, Prometheus, and a C compiler for the race detector
-#   python node ruby php contract examples java contrib    what the tests of the clients need
+#   python node ruby php rust contract examples java contrib    what the tests of the clients need
 #   image container node-real browser fuzzapi site          what the folders of these tests need
 #   campaign   nothing, but it fails where the campaign cannot run
 #   etcd                                          etcd's server, compiled into .bin
@@ -137,6 +137,8 @@ for what in "$@"; do
     php)
       needs php php-cli; needs openssl openssl; needs phpunit phpunit; needs composer composer
       php_class Symfony/Component/Yaml/Yaml php-symfony-yaml; php_class Psr/Log/LoggerInterface php-psr-log ;;
+    rust) # with rustup, or packages that are new enough; those without -web are from 2022
+      needs cargo cargo-web rustc-web; needs rustfmt rustfmt-web; needs cargo-clippy rust-web-clippy; needs gcc gcc libc6-dev; needs redis-server redis-server ;;
     etcd) etcd ;;
     golangci-lint) tool github.com/golangci/golangci-lint/v2/cmd/golangci-lint 2.15.0 ;;
     actionlint) tool github.com/rhysd/actionlint/cmd/actionlint 1.7.12 ;;

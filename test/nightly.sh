@@ -16,6 +16,7 @@ part test/servers.sh test-mysql
 part test/servers.sh test-redis
 part make test-contrib
 part make test-java
+part make test-rust
 part test/console/run.sh
 part make test-k8s
 part test/node/run.sh

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# bench/clients/run.sh [node|python|java|go|ruby]…: how fast each client makes pairs of acquire and release, beside a library that users would take
+# bench/clients/run.sh [node|python|java|go|ruby|rust]…: how fast each client makes pairs of acquire and release, beside a library that users would take
 # instead, in turns on one machine. Both servers keep their locks in memory, so the clients are what differs. Prints a table for
 # docs/performance.md. TURNS (5) and SECONDS_EACH (3) change its length. It installs what it lacks, and needs redis-server.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 turns=${TURNS:-5} seconds=${SECONDS_EACH:-3}
 languages=("$@")
-[ $# -gt 0 ] || languages=(node python java go ruby)
+[ $# -gt 0 ] || languages=(node python java go ruby rust)
 
 # What a language needs, and how its program is run.
 prepare_node() {
@@ -41,6 +41,12 @@ prepare_ruby() {
 }
 run_ruby() { ruby bench/clients/ruby/pairs.rb "$@"; }
 
+prepare_rust() {
+  test/deps.sh rust
+  cargo build --quiet --release --locked --manifest-path bench/clients/rust/Cargo.toml --target-dir "${CARGO_TARGET_DIR:=bench/clients/rust/target}"
+}
+run_rust() { "$CARGO_TARGET_DIR/release/pairs" "$@"; }
+
 folder=$(mktemp -d)
 pids=()
 cleanup() {
@@ -63,7 +69,7 @@ for socket in sidecar redis; do
 done
 
 # language, the other library, callers
-all=("node redlock 1" "node redlock 64" "python redis 1" "python redis 16" "java redisson 1" "java redisson 16" "go redislock 1" "go redislock 64" "ruby redis 1" "ruby redis 16")
+all=("node redlock 1" "node redlock 64" "python redis 1" "python redis 16" "java redisson 1" "java redisson 16" "go redislock 1" "go redislock 64" "ruby redis 1" "ruby redis 16" "rust rslock 1" "rust rslock 64")
 rows=()
 for row in "${all[@]}"; do
   [[ " ${languages[*]} " != *" ${row%% *} "* ]] || rows+=("$row")
