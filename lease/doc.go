@@ -108,8 +108,9 @@
 //
 // A call runs in the goroutine of its connection, and so does the statement that it asks for, if only its answer can end the call.
 // Otherwise a lane has a goroutine while it has items: see package batcher. [Manager.Start] begins the loops: leases are renewed, waits are
-// checked, signals are read, watches are kept, kept keys are given up. What outlives a call runs by package background. [Manager.Stop] ends
-// the loops, waits for all of these goroutines, and tells the order in its comments.
+// checked, signals are read, watches are kept, kept keys are given up. What is tried again after a call runs by package background. [Manager.Stop] ends
+// the loops, waits for these goroutines, and tells the order in its comments. A goroutine that only waits for the end of an attempt (EndTurn, CleanedUp) ends
+// with that, and Stop does not wait for it.
 //
 // # Who tries again
 //
@@ -119,7 +120,7 @@
 //	attempt: persist, sendRelease     | a withdrawal or release without an answer                   | the store can have nothing of it
 //	heartbeat: renew                  | a renewal without an answer                                 | the lease's deadline
 //	heartbeat: persist                | a revocation                                                | a minute after the lease's TTL
-//	attempt: Call.MayGoOn             | an attempt whose lease or queue position was lost           | the end of the call's wait
+//	attempt: Call.MayGoOn             | an attempt whose lease or queue position was lost           | the end of the call's wait; without one, MaxAttempts
 //
 // # Observation
 //

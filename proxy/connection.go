@@ -51,10 +51,10 @@ func (s *Server) serve(nc net.Conn) {
 	}
 }
 
-// Disconnected ends the connection's session. The guard of a call and the serving goroutine may both see the close and come here.
+// Disconnected ends the connection's session. The guard of a call, or a stream's goroutine, and the serving goroutine may both see the close and come here.
 func (c *connection) Disconnected() { c.end(c.session) }
 
-// end ends a session, which releases all its locks. Only the first call has an effect: see [lease.Session.End].
+// end ends a session, which releases all its locks. Only the first call ends it: see [lease.Session.End].
 func (c *connection) end(s *lease.Session) {
 	if s == nil {
 		return

@@ -78,7 +78,8 @@ func (c *Call) takeKept(b *Attempt) (decided bool, err error) {
 			if b.take(g, token, c.tick) {
 				return true, nil
 			}
-			// The lock is handed back. Await finds that, and the call makes another attempt (MayGoOn) when the store has confirmed it.
+			// The lock is handed back. When the store has confirmed it, Await finds that, and the call makes another attempt (MayGoOn).
+			// The call may end before, with its wait or the store's time.
 			return true, c.Until(c.CleanedUp())
 		}
 		if how == keep.MustGiveUp {

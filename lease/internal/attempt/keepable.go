@@ -11,7 +11,8 @@ import (
 )
 
 // keepable is what a lock knows of the key that the sidecar may keep when the lock is released: see package keep. As long as the
-// store is not told of the lock, it has the grant, under the token Grant.Visible. So each such lock has one of two fates:
+// store is not told of the lock, it has the grant, under the token Grant.Visible. So each such lock has one of two fates, or none, if it is
+// lost or handed on:
 //
 //   - toldOf: the store is told of the lock, because others want to see it, or its data changes. The lock is then released under its
 //     own token, and the key is not kept.
@@ -38,7 +39,7 @@ func (k *keepable) Tells() bool {
 	return k.grant == nil || k.fate.CompareAndSwap(undecided, toldOf) || k.fate.Load() == toldOf
 }
 
-// leavesUnseen must be called when a lock has left its session. It returns false if the store was told of the lock, or may be.
+// leavesUnseen must be called before a release that names the token of the grant. It returns false if the store was told of the lock, or may be.
 func (k *keepable) leavesUnseen() bool { return k.fate.CompareAndSwap(undecided, leftUnseen) }
 
 // wasTold reports whether the store was told of the lock, or may be.

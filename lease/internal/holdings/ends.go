@@ -20,8 +20,8 @@ type End struct {
 	Release *Release
 }
 
-// UnderWay reports whether a repeated release waits for the first one. If the lock was released because its connection closed, a call
-// elsewhere that names the token is answered with that loss; it waits only if the last try of the release failed.
+// UnderWay reports whether a repeated release waits for the first one. If the lock was released because its connection closed, or the
+// sidecar stops, a call elsewhere that names the token is answered with that loss; it waits only if the last try of the release failed.
 func (e End) UnderWay() bool { return e.Release != nil && (e.Lost == "" || e.Release.failed()) }
 
 // Remembered is the minimum number of remembered ended grants of this sidecar. The maximum is one and a

@@ -22,7 +22,7 @@ import (
 //
 //	an explicit session      | the event "lost" in its stream, at once: notifyLossLocked
 //	each session             | lock_lost with the reason, when a call next names the token: LossOf
-//	the lock is undelivered  | nothing; the call that has won it finds out (Deliver), and tries again
+//	the lock is undelivered  | nothing; the call that has won it finds out (Deliver), and tries again, but not after its MaxHold
 //
 // A session that ends does not come here: Session.End notes and tells its losses, if the app has not ended it, and releases all its
 // locks.
