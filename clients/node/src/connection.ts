@@ -63,6 +63,8 @@ export class Exchange {
 
 /** The pool of a connection. */
 export interface ConnectionOwner {
+  /** The connection is there, with its handshake. */
+  onConnected(connection: Connection): void;
   /** All exchanges are over, and the connection takes others. */
   onFree(connection: Connection): void;
   /** The sidecar announced that it closes the connection, so it has not carried these out. */
@@ -125,6 +127,7 @@ export class Connection implements AnswerListener {
         this.socket.write(this.#unsent, "utf8");
         this.#unsent = "";
       }
+      owner.onConnected(this);
     });
   }
 

@@ -76,7 +76,10 @@ export class Sidecar {
   /** The socket, for `new Client({ socketPath })`. */
   readonly socketPath = join(this.folder, "s.sock");
   /** What a process must find in its environment, so that its clients use this sidecar. */
-  readonly env: Readonly<Record<string, string>> = { LOCKSIDECAR_SOCKET: this.socketPath };
+  readonly env: Readonly<Record<string, string>> = {
+    LOCKSIDECAR_SOCKET: this.socketPath,
+    LOCKSIDECAR_URL: "", // it would win
+  };
   /** What the sidecar has logged. */
   log = "";
   #process: ChildProcess | undefined;
@@ -102,7 +105,7 @@ export class Sidecar {
    */
   async start({ ready = true }: { ready?: boolean } = {}): Promise<void> {
     const settings = { STORE_URL: "memory://", ALLOW_FORCE: "true", DRAIN_TIMEOUT: "0s", ...this.settings };
-    const env: Record<string, string> = { PATH: process.env["PATH"] ?? "", ...this.env };
+    const env: Record<string, string> = { PATH: process.env["PATH"] ?? "", LOCKSIDECAR_SOCKET: this.socketPath };
     for (const [name, value] of Object.entries(settings)) {
       env[`LOCKSIDECAR_${name}`] = value;
     }

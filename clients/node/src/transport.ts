@@ -68,6 +68,9 @@ const maxUnused = 8;
 /** How often the connections without use since the last time are closed, in ms. */
 const tidyMs = 10_000;
 
+/** The most connections over TCP that are made at a time. Above 64 that have shown no token yet, the sidecar ends the oldest. */
+const maxDialing = 16;
+
 /** The most requests that are under way on one connection. */
 const maxShared = 32;
 const requests = channel("locksidecar.request");
@@ -92,6 +95,10 @@ export class Transport implements ConnectionOwner {
   readonly #connections = new Set<Connection>();
   /** Those without a call; the last one is used next. */
   #idle: Connection[] = [];
+  /** Those over TCP that are being made. */
+  readonly #dialing = new Set<Connection>();
+  /** What waits until another one may be made. */
+  #undialed: Exchange[][] = [];
   /** The lowest number of idle connections since the last tidying. */
   #unused = 0;
   #tidying: NodeJS.Timeout | undefined;
@@ -224,7 +231,11 @@ export class Transport implements ConnectionOwner {
   }
 
   close(): void {
-    for (const exchange of [...this.#queue.splice(0), ...this.#forReserve.splice(0)]) {
+    for (const exchange of [
+      ...this.#queue.splice(0),
+      ...this.#undialed.splice(0).flat(),
+      ...this.#forReserve.splice(0),
+    ]) {
       if (!exchange.left) {
         exchange.left = true;
         exchange.listener.onFailure(new Error("it was closed"));
@@ -300,13 +311,33 @@ export class Transport implements ConnectionOwner {
       if (exchange.shares) {
         shared.push(exchange);
       } else {
-        this.#sendOn(this.#take(), [exchange]);
+        this.#carry([exchange]);
       }
     }
     const connections = Math.ceil(shared.length / this.#depth());
     const size = Math.ceil(shared.length / connections);
     for (let at = 0; at < shared.length; at += size) {
-      this.#sendOn(this.#take(), shared.slice(at, at + size));
+      this.#carry(shared.slice(at, at + size));
+    }
+  }
+
+  /** #carry sends exchanges on a connection of their own, as soon as there may be one. */
+  #carry(exchanges: Exchange[]): void {
+    this.#undialed.push(exchanges);
+    this.#carryNext();
+  }
+
+  #carryNext(): void {
+    for (let next = this.#undialed[0]; next !== undefined; next = this.#undialed[0]) {
+      const wanted = next.filter(({ left }) => !left);
+      const connection = wanted.length > 0 ? this.#take() : undefined;
+      if (connection === undefined && wanted.length > 0) {
+        return;
+      }
+      this.#undialed.shift();
+      if (connection !== undefined) {
+        this.#sendOn(connection, wanted);
+      }
     }
   }
 
@@ -339,20 +370,28 @@ export class Transport implements ConnectionOwner {
     }
   }
 
-  /** #take returns a connection without a call. */
-  #take(): Connection {
+  /** #take returns a connection without a call, or undefined if too many are being made. */
+  #take(): Connection | undefined {
     let idle = this.#idle.pop();
     while (idle?.isOver) {
       idle = this.#idle.pop();
     }
     this.#unused = Math.min(this.#unused, this.#idle.length);
-    return idle ?? this.#open();
+    return idle ?? (this.#dialing.size < maxDialing ? this.#open() : undefined);
   }
 
   #open(): Connection {
     const connection = ownContext.runInAsyncScope(() => new Connection(this.endpoint, this));
     this.#connections.add(connection);
+    if (this.endpoint.path === undefined) {
+      this.#dialing.add(connection);
+    }
     return connection;
+  }
+
+  onConnected(connection: Connection): void {
+    this.#dialing.delete(connection);
+    this.#carryNext();
   }
 
   onFree(connection: Connection): void {
@@ -363,6 +402,7 @@ export class Transport implements ConnectionOwner {
       return;
     }
     this.#idle.push(connection);
+    this.#carryNext();
     this.#tidying ??= ownContext.runInAsyncScope(() => setTimeout(() => this.#tidy(), tidyMs).unref());
   }
 
@@ -382,13 +422,14 @@ export class Transport implements ConnectionOwner {
   onNotCarriedOut(exchanges: Exchange[]): void {
     for (const exchange of exchanges) {
       exchange.shares = false; // so it is sent again at most once
-      this.#sendOn(this.#take(), [exchange]);
+      this.#carry([exchange]);
     }
   }
 
   onClose(connection: Connection, broke: boolean): void {
     this.#learn(connection);
     this.#connections.delete(connection);
+    this.#dialing.delete(connection);
     if (connection === this.#reserve) {
       this.#reserve = undefined;
       this.#reserveFree = true;
@@ -400,6 +441,7 @@ export class Transport implements ConnectionOwner {
         idle.close(); // after a restart of the sidecar all are dead
       }
     }
+    this.#carryNext();
   }
 
   #useReserve(): void {

@@ -94,6 +94,18 @@ describe("with TLS", () => {
     }
   });
 
+  test("more calls at a time than the sidecar takes new connections", limited, async () => {
+    const client = sidecar.client(settings);
+    const keys = Array.from({ length: 200 }, (_, index) => `many ${index}`);
+    const got = await Promise.all(keys.map((key) => client.tryAcquire(key)));
+    await Promise.all(got.map((one) => (one.granted ? one.lock.release() : assert.fail(one.key))));
+    const first = await client.acquire("many");
+    const waiting = Promise.all(keys.map(async () => (await client.acquire("many")).release()));
+    await queued(client, "many", keys.length);
+    await first.release();
+    await waiting;
+  });
+
   test("an aborted wait leaves nothing", limited, async () => {
     const [one, two] = [sidecar.client(settings), sidecar.client(settings)];
     const lock = await one.acquire("abort");

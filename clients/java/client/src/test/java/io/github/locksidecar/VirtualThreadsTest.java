@@ -32,6 +32,11 @@ class VirtualThreadsTest {
     manyWait(Sidecar.inMemory());
   }
 
+  @Test
+  void manyWaitForOneLockOverTls() throws Exception {
+    manyWait(TlsSidecar.inMemory());
+  }
+
   private static void manyWait(Sidecar started) throws Exception {
     int[] count = {0};
     try (Sidecar sidecar = started) {

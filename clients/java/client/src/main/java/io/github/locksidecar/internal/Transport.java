@@ -7,6 +7,7 @@ import io.github.locksidecar.UnavailableException;
 import io.github.locksidecar.UnavailableException.Kind;
 import java.io.EOFException;
 import java.io.IOException;
+import java.net.SocketTimeoutException;
 import java.net.UnknownHostException;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.HashSet;
@@ -14,6 +15,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.ConcurrentLinkedDeque;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReentrantLock;
@@ -23,6 +25,9 @@ import org.jspecify.annotations.Nullable;
 public final class Transport {
   /** The most idle connections of a client. */
   private static final int MAX_IDLE = 16;
+
+  /** The most connections over TCP that are made at a time. */
+  private static final int MAX_DIALING = 16;
 
   /** How long it may take to connect in reserve. A sidecar that hangs takes connections, too. In ns. */
   private static final long REFILL_PATIENCE = 100_000_000;
@@ -37,6 +42,9 @@ public final class Transport {
    * the first that was kept; empty while it is in use, or before that.
    */
   private final ArrayBlockingQueue<Connection> reserve = new ArrayBlockingQueue<>(1);
+
+  /** Connections over TCP that are being made. Above 64 that have shown no token yet, the sidecar ends the oldest. */
+  private final Semaphore dialing = new Semaphore(MAX_DIALING);
 
   private final ReentrantLock opening = new ReentrantLock();
   private volatile @Nullable Session session;
@@ -196,7 +204,7 @@ public final class Transport {
 
   private Connection connect(Call call) throws InterruptedException {
     try {
-      return Connection.open(settings.endpoint(), deadlines, Math.min(call.timeout, settings.timeout()));
+      return open(Math.min(call.timeout, settings.timeout()));
     } catch (ClosedByInterruptException e) {
       Thread.interrupted();
       throw new InterruptedException();
@@ -211,6 +219,21 @@ public final class Transport {
     }
   }
 
+  private Connection open(long timeout) throws IOException, InterruptedException {
+    if (settings.endpoint().path() != null) {
+      return Connection.open(settings.endpoint(), deadlines, timeout);
+    }
+    long end = Clock.after(timeout);
+    if (!dialing.tryAcquire(timeout, TimeUnit.NANOSECONDS)) {
+      throw new SocketTimeoutException("others were being made for " + seconds(timeout));
+    }
+    try {
+      return Connection.open(settings.endpoint(), deadlines, Math.max(end - Clock.now(), 1));
+    } finally {
+      dialing.release();
+    }
+  }
+
   private @Nullable Connection takeReserve(long timeout) throws InterruptedException {
     return reserve.poll(timeout, TimeUnit.NANOSECONDS);
   }
@@ -222,10 +245,12 @@ public final class Transport {
     }
     boolean interrupted = Thread.interrupted(); // it would close the new one
     try {
-      Connection made = Connection.open(settings.endpoint(), deadlines, REFILL_PATIENCE);
+      Connection made = open(REFILL_PATIENCE);
       if (made.disarm()) {
         keep(made);
       }
+    } catch (InterruptedException e) {
+      interrupted = true;
     } catch (IOException | LocksidecarException e) {
       // The next connection that is kept takes its place.
     } finally {

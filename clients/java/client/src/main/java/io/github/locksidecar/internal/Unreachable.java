@@ -1,5 +1,6 @@
 package io.github.locksidecar.internal;
 
+import java.io.EOFException;
 import java.io.IOException;
 import java.net.ConnectException;
 import java.net.UnknownHostException;
@@ -47,7 +48,7 @@ final class Unreachable {
           : ca.name() + ", \"" + ca.value() + "\", has to be the file of its CA";
       return "its certificate is of a CA that this process does not trust (" + message + "). " + remedy;
     }
-    if (cause instanceof SSLException) {
+    if (cause instanceof SSLException && in(cause, EOFException.class) == null) {
       return "it does not speak TLS as this process does (" + message + "). Is it http://, or another port? Check " + url;
     }
     if (cause instanceof UnknownHostException) {
