@@ -183,9 +183,9 @@ func TestTCPWithTLS(t *testing.T) {
 	waiter.read().want(t, 200, "")
 	_ = stream.Close()
 	await.Receive(t, f.locks.ended, "the end of the explicit session")
-	if a := f.dial().do("GET", "/v1/locks/a", ""); a.json["state"] != "free" {
-		t.Errorf("after the end of the session: %s", a.text)
-	}
+	await.Until(t, "the session's lock is released", func() bool { // which it is after its end
+		return f.dial().do("GET", "/v1/locks/a", "").json["state"] == "free"
+	})
 	// A caller that leaves under a call.
 	held := dial()
 	held.do("PUT", "/v1/locks/b", "", authorized).want(t, 200, "")

@@ -21,6 +21,7 @@ import java.util.Arrays;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLParameters;
@@ -43,6 +44,9 @@ final class Connection implements AutoCloseable {
 
   /** Whether it was closed because its deadline passed. */
   private volatile boolean late;
+
+  /** What its first request brings about, or its end. */
+  private final AtomicReference<@Nullable Runnable> onFirstRequest = new AtomicReference<>();
 
   /** Bytes that were received and not read yet: those from start to end. */
   private byte[] buffer = new byte[2048];
@@ -226,6 +230,24 @@ final class Connection implements AutoCloseable {
   }
 
   void write(byte[] request) throws IOException {
+    send(request);
+    firstRequest();
+  }
+
+  /** Sets what runs, once, after the first request or at the end of the connection. */
+  void onFirstRequest(Runnable runs) {
+    onFirstRequest.set(runs);
+  }
+
+  /** Its first request was sent, or there is none. */
+  void firstRequest() {
+    Runnable runs = onFirstRequest.getAndSet(null);
+    if (runs != null) {
+      runs.run();
+    }
+  }
+
+  private void send(byte[] request) throws IOException {
     OutputStream encrypted = out;
     if (encrypted != null) {
       try {
@@ -332,6 +354,7 @@ final class Connection implements AutoCloseable {
   /** Closes the channel only: the last word of TLS could block, and a sidecar needs none. */
   @Override
   public void close() {
+    firstRequest();
     deadlines.remove(this);
     try {
       channel.close();

@@ -26,7 +26,7 @@ public final class Transport {
   /** The most idle connections of a client. */
   private static final int MAX_IDLE = 16;
 
-  /** The most connections over TCP that are made at a time. */
+  /** The most connections over TCP that are made, or have sent nothing, at a time. */
   private static final int MAX_DIALING = 16;
 
   /** How long it may take to connect in reserve. A sidecar that hangs takes connections, too. In ns. */
@@ -43,7 +43,7 @@ public final class Transport {
    */
   private final ArrayBlockingQueue<Connection> reserve = new ArrayBlockingQueue<>(1);
 
-  /** Connections over TCP that are being made. Above 64 that have shown no token yet, the sidecar ends the oldest. */
+  /** Connections over TCP until their first request. Above 64 that have shown no token yet, the sidecar ends the oldest. */
   private final Semaphore dialing = new Semaphore(MAX_DIALING);
 
   private final ReentrantLock opening = new ReentrantLock();
@@ -227,10 +227,15 @@ public final class Transport {
     if (!dialing.tryAcquire(timeout, TimeUnit.NANOSECONDS)) {
       throw new SocketTimeoutException("others were being made for " + seconds(timeout));
     }
+    Connection made = null;
     try {
-      return Connection.open(settings.endpoint(), deadlines, Math.max(end - Clock.now(), 1));
+      made = Connection.open(settings.endpoint(), deadlines, Math.max(end - Clock.now(), 1));
+      made.onFirstRequest(dialing::release);
+      return made;
     } finally {
-      dialing.release();
+      if (made == null) {
+        dialing.release();
+      }
     }
   }
 
@@ -246,6 +251,7 @@ public final class Transport {
     boolean interrupted = Thread.interrupted(); // it would close the new one
     try {
       Connection made = open(REFILL_PATIENCE);
+      made.firstRequest(); // there may be none for long
       if (made.disarm()) {
         keep(made);
       }
