@@ -38,13 +38,14 @@ final class Interrupts
         self::$held = true;
         try {
             pcntl_signal_dispatch(); // what came before has its effect before anything begins
-
-            return $operation();
+            $value = $operation();
         } finally {
             self::$held = false;
             pcntl_async_signals(true);
             pcntl_signal_dispatch();
         }
+
+        return $value; // not in the `try`: a handler that throws in the `finally` may leave it behind, and with it a lock that nobody has
     }
 
     /**
