@@ -78,7 +78,8 @@ go_tests() {
 etcd() {
   local server
   server=.bin/etcd-$(sed -n 's/.*etcd\/server\/v3 v//p' test/etcd/go.mod)
-  [ -x "$server" ] || (. test/as-released.sh; cd test/etcd && go build -ldflags='-s -w' -o "../../$server" .)
+  # Without a workspace, in which Go reads all that the modules ask for, and finds a package of one of them in two.
+  [ -x "$server" ] || (. test/as-released.sh; cd test/etcd && GOWORK=off go build -ldflags='-s -w' -o "../../$server" .)
 }
 
 # tool PACKAGE VERSION: a program in .bin. Each is compiled outside of our module, with the versions that its authors tested: in one mod file for all of them,

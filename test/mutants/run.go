@@ -88,8 +88,10 @@ var runners = map[string]func(from, file, name string) []string{
 	".py": func(from, file, name string) []string {
 		return []string{filepath.Join(from, clients, "python/.venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", file + "::" + name}
 	},
-	".rb":  func(_, file, name string) []string { return []string{"ruby", file, "-n", name} },
-	".php": func(_, file, name string) []string { return []string{"phpunit", "--filter", "/::" + name + "( |$)/", file} },
+	".rb": func(_, file, name string) []string { return []string{"ruby", file, "-n", name} },
+	".php": func(_, file, name string) []string {
+		return []string{"phpunit", "--filter", "/::" + name + "( |$)/", file}
+	},
 }
 
 // clientTest is the command of a test of a client in another language. Its limit counts as red, as that of a test in Go.

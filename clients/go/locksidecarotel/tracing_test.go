@@ -1,6 +1,7 @@
 package locksidecarotel_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"testing"
@@ -12,8 +13,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	oteltrace "go.opentelemetry.io/otel/trace"
-
-	"context"
 
 	locksidecar "github.com/locksidecar/locksidecar/clients/go"
 	"github.com/locksidecar/locksidecar/clients/go/locksidecarotel"
