@@ -49,7 +49,7 @@ func (v *Value[T]) Current() T {
 		v.value = value
 	}
 	if problem != "" && problem != v.problem {
-		v.log.Warn(v.warning, "error", problem)
+		v.log.Warn(v.warning, "error", problem) //nolint:sloglint // a constant of each of the two users
 	}
 	v.problem = problem
 	return v.value

@@ -56,7 +56,7 @@ func (g *ground) compile(ctx context.Context, pkg string) (binary string, err er
 
 // build compiles the sidecar.
 func (g *ground) build(ctx context.Context) (binary string, err error) {
-	binary = filepath.Join(g.top, "bin/locksidecar") // where the tests of the clients look for it
+	binary = filepath.Join(g.top, "bin", "locksidecar") // where the tests of the clients look for it
 	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/locksidecar")
 	cmd.Dir = g.top
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -86,7 +86,7 @@ func moduleOf(pkg string) (module, rest string) {
 // Python is that of the repository; what it imports is the copy.
 var runners = map[string]func(from, file, name string) []string{
 	".py": func(from, file, name string) []string {
-		return []string{filepath.Join(from, clients, "python/.venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", file + "::" + name}
+		return []string{filepath.Join(from, clients, "python", ".venv", "bin", "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", file + "::" + name}
 	},
 	".rb": func(_, file, name string) []string { return []string{"ruby", file, "-n", name} },
 	".php": func(_, file, name string) []string {
@@ -122,7 +122,7 @@ func (g *ground) run(ctx context.Context, binary string, t test) (verdict, error
 		cmd.Dir = filepath.Join(g.top, t.pkg)
 	}
 	if g.sidecar != "" {
-		cmd.Env = append(os.Environ(), "LOCKSIDECAR_BINARY="+g.sidecar, "PYTHONPATH="+filepath.Join(g.top, clients, "python/src"))
+		cmd.Env = append(os.Environ(), "LOCKSIDECAR_BINARY="+g.sidecar, "PYTHONPATH="+filepath.Join(g.top, clients, "python", "src"))
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = drainAfter

@@ -54,7 +54,7 @@ func lead(socket string) {
 // child starts one, and returns when it leads.
 func child(t *testing.T, socket string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(os.Args[0]) //nolint:gosec // this test
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childSocket+"="+socket)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -58,8 +58,9 @@ type tracer struct {
 
 // Start begins the span of an operation.
 func (t *tracer) Start(ctx context.Context, span locksidecar.Span) (context.Context, func(locksidecar.SpanEnd)) {
+	//nolint:spancheck // the caller ends it
 	ctx, s := t.tracer.Start(ctx, span.Name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(about(&span)...))
-	return ctx, func(end locksidecar.SpanEnd) {
+	return ctx, func(end locksidecar.SpanEnd) { //nolint:spancheck // the caller ends it
 		if s.IsRecording() {
 			s.SetAttributes(attribute.String("lock.result", end.Result))
 			if end.Token != 0 {
