@@ -25,7 +25,8 @@
 //	a renewal                  store.go Renew; own.go noteRenewal: which leases have signals, and which are of another history
 //	the end of a lease         store.go Revoke; own.go under: the keys that it may hold; sweep.go visit. Or turn.go reap, in the next operation on a key
 //	a sweep                    sweep.go Sweep: elect.go; then pages (scan.go), each with sweepPage
-//	an unknown outcome         swap.go send; own.go doubt; calls.go Withdraw with bump; own.go learn, decided
+//	an unknown outcome         swap.go send; own.go doubt. Of an ask: calls.go Withdraw with bump. Of a release: calls.go Release again; what it reads or swaps
+//	                           makes the late swap fail. Then own.go learn, decided
 //	rivals for a key           swap.go answered; way.go lettersForWay; there: way.go givesWay, giveWay
 //	a quiet time               swap.go answered: the job tells it to the machine (key.Op.Quiet); quiet.go shows it
 //	a failover                 store.go Renew; then move.go HeldUnder, Move

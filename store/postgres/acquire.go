@@ -254,8 +254,8 @@ func orNull[T comparable](column []T, none T) []T {
 	return nil
 }
 
-// readHolders reads the holders of the open keys, if there are any: those of a free key were settled by takeFree. A living holder is the answer. Dead holders are noted for a reap,
-// and the asks for their keys stay open. The SQL function ask answers asks for shares and for shared keys.
+// readHolders asks who holds the key of each ask that takeFree left open. A living holder is the answer. A dead one is noted for a reap. A key
+// that has become free meanwhile, or has a dead holder, stays open, as do asks for shares and for shared keys: the SQL function ask decides them.
 func (t *asking) readHolders(ctx context.Context) error {
 	which := slices.DeleteFunc(slices.Clone(t.open), func(i int) bool { return t.asks[i].Shared })
 	if len(which) == 0 {
