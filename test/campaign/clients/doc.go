@@ -1,7 +1,7 @@
-// Package clients lets programs on the clients for Python, Node, Go, Ruby, PHP and the JVM run, while they are interrupted, cancelled, forked
+// Package clients lets programs on the clients for Python, Node and the JVM run, while they are interrupted, cancelled, forked
 // and frozen, and while their sidecars and the store fail and hang. It is for whoever asks whether an app can rely on a client.
 //
-// A program is an app with one client and some threads, goroutines, tasks, greenlets or children. They want the same few keys in all ways that
+// A program is an app with one client and some threads, tasks, greenlets or children. They want the same few keys in all ways that
 // the client has, and write each call down when it begins and when it ends. A seed says what they do, and which faults strike.
 //
 // A run has rounds. In each, faults strike for a while. Then all is healed, and the programs get calm: each call ends, and the

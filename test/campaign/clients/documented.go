@@ -32,20 +32,6 @@ var meanings = map[string]map[string]meaning{
 		"held": held, "wait_timeout": waitTimeout, "lock_lost": lockLost, "not_holder": notHolder, "session_ended": ended,
 		"unreachable": unreached, "connection_lost": unreached, "timeout": unreached, "store_unavailable": storeAway, "draining": draining, "limit": limited,
 	},
-	"go": {
-		"held": held, "wait_timeout": waitTimeout, "lock_lost": lockLost, "not_holder": notHolder, "session_ended": ended,
-		"unreachable": unreached, "connection_lost": unreached, "timeout": unreached, "store_unavailable": storeAway, "draining": draining, "limit": limited,
-	},
-	"ruby": {
-		"Locksidecar::LockHeld": held, "Locksidecar::WaitTimeout": waitTimeout, "Locksidecar::LockLost": lockLost, "Locksidecar::NotHolder": notHolder,
-		"Locksidecar::SessionEnded": ended, "Locksidecar::Unavailable": unreached, "Locksidecar::StoreUnavailable": storeAway,
-		"Locksidecar::Draining": draining, "Locksidecar::LimitReached": limited,
-	},
-	"php": {
-		`Locksidecar\Exception\LockHeld`: held, `Locksidecar\Exception\WaitTimeout`: waitTimeout, `Locksidecar\Exception\LockLost`: lockLost,
-		`Locksidecar\Exception\NotHolder`: notHolder, `Locksidecar\Exception\SessionEnded`: ended, `Locksidecar\Exception\Unavailable`: unreached,
-		`Locksidecar\Exception\StoreUnavailable`: storeAway, `Locksidecar\Exception\Draining`: draining, `Locksidecar\Exception\LimitReached`: limited,
-	},
 	"java": {
 		"LockHeldException": held, "WaitTimeoutException": waitTimeout, "LockLostException": lockLost, "NotHolderException": notHolder,
 		"SessionEndedException": ended, "UnavailableException": unreached, "StoreUnavailableException": storeAway,

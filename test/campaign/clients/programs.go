@@ -11,7 +11,7 @@ import (
 )
 
 // programs are those of a run, in the order of the apps.
-var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes", "node", "go", "ruby", "php", "java"}
+var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes", "node", "java"}
 
 const (
 	// actors are the threads or tasks of a program.
@@ -22,20 +22,6 @@ const (
 	// asked is the lease that the programs ask for. It is that of the sidecars, so it is open already.
 	asked = 2 * time.Second
 )
-
-// goProgram is the program on the client for Go, once it is built.
-var goProgram string
-
-// buildGo builds it with the race detector.
-func buildGo(folder string) error {
-	goProgram = filepath.Join(folder, "go-program")
-	build := exec.Command("go", "build", "-race", "-o", goProgram, "./go")
-	build.Env = append(os.Environ(), "CGO_ENABLED=1", "GOFLAGS=-buildvcs=false")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("clients: building the program in Go: %w\n%s", err, out)
-	}
-	return nil
-}
 
 // task is what a program gets to know.
 type task struct {
@@ -78,12 +64,6 @@ func (t task) command() *exec.Cmd {
 		cmd = exec.Command(filepath.Join(tree(), "clients", "python", ".venv", "bin", "python"), filepath.Join(here, "python", "worker.py"), string(text))
 	case "node":
 		cmd = exec.Command("node", "--enable-source-maps", "--max-old-space-size=64", filepath.Join(here, "node", "worker.mjs"), string(text))
-	case "go":
-		cmd = exec.Command(goProgram, string(text))
-	case "ruby":
-		cmd = exec.Command("ruby", "-w", filepath.Join(here, "ruby", "worker.rb"), string(text))
-	case "php":
-		cmd = exec.Command("php", "-d", "error_reporting=-1", "-d", "display_errors=stderr", "-d", "memory_limit=64M", filepath.Join(here, "php", "worker.php"), string(text))
 	case "java":
 		classes, _ := os.ReadFile(filepath.Join(tree(), "clients", "java", "client", "target", "classpath"))
 		path := filepath.Join(tree(), "clients", "java", "client", "target", "classes") + ":" + strings.TrimSpace(string(classes))
