@@ -112,9 +112,9 @@
 // the loops, waits for these goroutines, and tells the order in its comments. A goroutine that only waits for the end of an attempt (EndTurn, CleanedUp) ends
 // with that, and Stop does not wait for it.
 //
-// # Who tries again
+// # Retries
 //
-//	who                               | what                                                        | until
+//	where                             | what                                                        | until
 //	a store                           | a statement that was rolled back because of concurrent ones | a few times
 //	package batcher (slow.go)         | an item whose row is locked                                 | the store's timeout
 //	attempt: persist, sendRelease     | a withdrawal or release without an answer                   | the store can have nothing of it

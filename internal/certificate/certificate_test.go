@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 )
 
-// What happens when the files change is tested in package inject. e2e tests that a key which every user may read is refused.
+// Package inject tests that a certificate is read again when its files change. The suite e2e tests that a key which every user may read is refused.
 func TestLoadsNoCertificate(t *testing.T) {
 	ca := certtest.New(t)
 	one, two := ca.Issue("localhost", time.Now().Add(time.Hour)), ca.Issue("localhost", time.Now().Add(time.Hour))

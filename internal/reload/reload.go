@@ -24,7 +24,7 @@ type Value[T any] struct {
 }
 
 // Load calls read, first with the zero value, and from then on with what it returned last, so that it can tell whether the contents have changed.
-// If a later call fails, the value stays, and the warning is logged, once for each error.
+// If a later call fails, the value stays. The warning, a constant, is logged once for each error.
 func Load[T any](read func(before T) (T, error), log *slog.Logger, warning string) (*Value[T], error) {
 	v := &Value[T]{Every: time.Second, read: read, log: log, warning: warning, looked: time.Now()}
 	var err error

@@ -7,7 +7,7 @@
 --   acquire_rows     the same, if each key was released here a short time ago
 --   acquire_many     several keys under several leases, or for bind:ttl locks, each of which has a lease of its own
 --
--- What none of them takes goes to the function ask, in code/acquire.sql. The promises with numbers are those of store/doc.go.
+-- The function ask in code/acquire.sql decides all other asks. The promises with numbers are those of store/doc.go.
 --
 -- Acquires one key for a session if it is free: the insert decides, and only while the asker's own lease lives.
 -- No row: the key is held, or was when the statement began, or the lease is not alive. The caller then reads
