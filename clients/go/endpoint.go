@@ -22,6 +22,9 @@ const (
 	longestSilence = 15 * time.Second
 )
 
+// maxUnsent limits the connections over TCP that have sent no request yet. Above 64 that have shown no token, the sidecar ends the oldest.
+const maxUnsent = 16
+
 // endpoint is where the sidecar listens, and how it is called there.
 type endpoint struct {
 	// name is the path of a socket, or a URL.
@@ -33,6 +36,8 @@ type endpoint struct {
 	encrypted     bool
 	ca            setting    // a file; without a value: the system's
 	token         *tokenFile // nil: none
+	// unsent has an element for each connection of dialInTurn that has sent nothing.
+	unsent chan struct{}
 	// wrong is why no call can be made.
 	wrong error
 }
@@ -53,7 +58,7 @@ func first(all ...setting) setting {
 // endpointOf reads the settings. What is set in code wins over the environment, and a URL over a socket.
 func endpointOf(c *Config, env func(string) string, exists func(string) bool) *endpoint {
 	where := first(setting{"Config.URL", c.URL}, setting{"Config.Socket", c.Socket}, setting{"LOCKSIDECAR_URL", env("LOCKSIDECAR_URL")})
-	e := &endpoint{}
+	e := &endpoint{unsent: make(chan struct{}, maxUnsent)}
 	switch {
 	case c.URL != "" && c.Socket != "":
 		e.name, e.wrong = c.URL, invalid("Config.URL and Config.Socket are both set; one names the sidecar")
@@ -127,6 +132,41 @@ func (e *endpoint) dial(ctx context.Context) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: conn.RemoteAddr(), Err: err}
 	}
 	return encrypted, nil
+}
+
+// dialInTurn connects for a call that sends its request at once. Over TCP it may wait until others have sent theirs.
+func (e *endpoint) dialInTurn(ctx context.Context) (net.Conn, error) {
+	if e.socket != "" {
+		return e.dial(ctx)
+	}
+	select {
+	case e.unsent <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	sent := sync.OnceFunc(func() { <-e.unsent })
+	conn, err := e.dial(ctx)
+	if err != nil {
+		sent()
+		return nil, err
+	}
+	return &inTurn{Conn: conn, sent: sent}, nil
+}
+
+// inTurn is a connection of dialInTurn.
+type inTurn struct {
+	net.Conn
+	sent func()
+}
+
+func (c *inTurn) Write(b []byte) (int, error) {
+	defer c.sent()
+	return c.Conn.Write(b)
+}
+
+func (c *inTurn) Close() error {
+	defer c.sent()
+	return c.Conn.Close()
 }
 
 func (e *endpoint) handshake(ctx context.Context, conn net.Conn) (net.Conn, error) {

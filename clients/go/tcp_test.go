@@ -9,11 +9,13 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,6 +166,27 @@ func TestTCP(t *testing.T) {
 	if text := s.Log(); strings.Contains(text, tcpToken) {
 		t.Errorf("the log shows the token:\n%s", text)
 	}
+}
+
+// Above 64 connections that have shown no token, the sidecar ends the oldest. An app that begins with more calls loses none of them.
+func TestTCPBeginsWithManyCalls(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	s := locksidecartest.Start(t, ca.settings("localhost", time.Now().Add(time.Hour)))
+	client := over(t, locksidecar.Config{URL: "https://localhost:" + portOf(t, s), TokenFile: write(t, "token", []byte(tcpToken)), CAFile: ca.file})
+	var calls sync.WaitGroup
+	for i := range 300 {
+		calls.Go(func() {
+			lock, err := client.Acquire(t.Context(), fmt.Sprint("many:", i))
+			if err == nil {
+				err = lock.Release()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
 }
 
 // A token is read again when its file changes, so it is replaced without a restart.

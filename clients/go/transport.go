@@ -54,7 +54,7 @@ func newTransport(at *endpoint, c *Config) *transport {
 	}
 	t.life, t.end = context.WithCancelCause(context.Background())
 	t.pool = &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return at.dial(ctx) },
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return at.dialInTurn(ctx) },
 		DisableCompression: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout,
 	}
 	t.reserve = newReserve(at.dial)
