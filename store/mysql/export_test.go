@@ -35,6 +35,9 @@ func (b *Backend) Way() (state, why string) {
 	return w.state, w.why
 }
 
+// WakeEach wakes instances, one after the other.
+var WakeEach = wakeEach
+
 // WakeOne wakes an instance.
 func (b *Backend) WakeOne(ctx context.Context, instance string) error {
 	return b.wakeOne(ctx, instance)

@@ -19,6 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/cas/castest"
+	"github.com/locksidecar/locksidecar/store/mysql"
 )
 
 // always is longer than a test: whoever sleeps for so long is woken, or gets nothing.
@@ -729,6 +730,39 @@ func TestAServerThatRefusesToWake(t *testing.T) {
 		}
 		if other.listens(); !other.Wakes("two") {
 			t.Errorf("after error %d, the next packet does not wake", harmless)
+		}
+	}
+}
+
+// TestABrokenWakeIsNotTheEndOfTheOthers: if a connection breaks, also again and again, all others are woken nevertheless, and so is the one whose wake
+// may have been lost. A server that is not reached is not asked for each of them.
+func TestABrokenWakeIsNotTheEndOfTheOthers(t *testing.T) {
+	t.Parallel()
+	names := map[string]struct{}{}
+	for i := range 20 {
+		names[fmt.Sprint(i)] = struct{}{}
+	}
+	nobody := &driver.MySQLError{Number: 1094} // nobody sleeps there
+	for name, c := range map[string]struct {
+		fails func(call int) error
+		woken int
+		calls int
+	}{
+		"nothing breaks":     {func(int) error { return nil }, 20, 20},
+		"nobody sleeps":      {func(int) error { return nobody }, 20, 20},
+		"one breaks":         {func(call int) error { return map[int]error{3: io.ErrUnexpectedEOF}[call] }, 20, 21},
+		"each breaks once":   {func(call int) error { return map[int]error{0: io.ErrUnexpectedEOF}[call%2] }, 20, 40},
+		"it is not reached":  {func(int) error { return io.ErrUnexpectedEOF }, 1, 2},
+		"it does not answer": {func(int) error { return context.DeadlineExceeded }, 1, 1},
+	} {
+		calls, woken := 0, map[string]struct{}{}
+		mysql.WakeEach(names, func(name string) error {
+			calls++
+			woken[name] = struct{}{}
+			return c.fails(calls - 1)
+		})
+		if len(woken) != c.woken || calls != c.calls {
+			t.Errorf("%s: %d calls for %d instances, want %d for %d", name, calls, len(woken), c.calls, c.woken)
 		}
 	}
 }

@@ -90,10 +90,21 @@ func (b *Backend) wakeOthers(ctx context.Context) {
 		names := w.names
 		w.names = map[string]struct{}{}
 		w.mu.Unlock()
-		for name := range names {
-			if err := b.wakeOne(ctx, name); number(err) == 0 && err != nil {
-				break // the server is not reached; their sleeps end
-			}
+		wakeEach(names, func(name string) error { return b.wakeOne(ctx, name) })
+	}
+}
+
+// wakeEach wakes instances. A wake whose connection broke is repeated once, on another connection, because a wake too many does no harm. If that fails
+// in the same way, the server is not reached, and the sleeps of the others end by themselves.
+func wakeEach(names map[string]struct{}, wake func(name string) error) {
+	broke := func(err error) bool { return err != nil && number(err) == 0 }
+	for name := range names {
+		err := wake(name)
+		if broke(err) && !errors.Is(err, context.DeadlineExceeded) {
+			err = wake(name)
+		}
+		if broke(err) {
+			return
 		}
 	}
 }
