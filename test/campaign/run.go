@@ -176,6 +176,7 @@ func (c *campaign) settle(length time.Duration) error {
 	for _, a := range c.world.Apps {
 		errs = append(errs, a.Calm())
 	}
+	recalled := c.recalls()
 	c.rest(contending)
 	for end := time.Now().Add(longer); time.Now().Before(end) && c.t.Context().Err() == nil; { // where the machine is slow
 		if ops, err := c.history(); err != nil || check.Enough(ops, c.rules(length)) {
@@ -183,8 +184,24 @@ func (c *campaign) settle(length time.Duration) error {
 		}
 		c.rest(contending)
 	}
+	recalled()
 	c.unwatch()
 	return errors.Join(append(errs, c.world.StopApps())...)
+}
+
+// recalls has a sidecar that keeps keys be asked for one by another, ten times as often as must be judged. The returned function ends that.
+func (c *campaign) recalls() (end func()) {
+	who := keepers(c.keeps)
+	if len(who) == 0 {
+		return func() {}
+	}
+	client := func(i int) *load.Keeper {
+		return &load.Keeper{Recorder: c.notes, Sidecar: i, Socket: c.world.Sidecars[i].Socket(), Key: "recalled"}
+	}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var both sync.WaitGroup
+	both.Go(func() { load.Recalls(ctx, client(who[0]), client((who[0]+1)%sidecars), 10*leastRecalled) })
+	return func() { cancel(); both.Wait() }
 }
 
 func (c *campaign) rest(d time.Duration) {

@@ -48,19 +48,9 @@ func TestJudged(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// The clients want a kept key elsewhere only now and then, and hardly ever when that can be judged. So these two do nothing else.
 	keeper := &Keeper{Recorder: rec, Sidecar: 0, Socket: sockets[0], Key: "judged:kept"}
 	other := &Keeper{Recorder: rec, Sidecar: 1, Socket: sockets[1], Key: keeper.Key}
-	wg.Go(func() {
-		defer keeper.Close()
-		defer other.Close()
-		for range 10 * rules.Least.Recalled {
-			if !keeper.Keep(ctx) {
-				return
-			}
-			other.Want(ctx)
-		}
-	})
+	wg.Go(func() { Recalls(ctx, keeper, other, 10*rules.Least.Recalled) })
 	traffic := func(least check.Counts) { // more only where the machine is slow
 		rules := rules
 		rules.Least = least

@@ -58,6 +58,19 @@ func (k *Keeper) Want(ctx context.Context) {
 	}
 }
 
+// Recalls has the keeper keep the key, and another want it elsewhere, so many times or until ctx ends. Then it ends both sessions. Clients of a load
+// do so only now and then, and hardly ever when that can be judged.
+func Recalls(ctx context.Context, keeper, other *Keeper, times int) {
+	defer keeper.Close()
+	defer other.Close()
+	for range times {
+		if !keeper.Keep(ctx) {
+			return
+		}
+		other.Want(ctx)
+	}
+}
+
 // Close ends its session.
 func (k *Keeper) Close() {
 	if k.calls == nil {
