@@ -68,14 +68,18 @@ func (o *beside) start(b *bench) error {
 	return nil
 }
 
-// measure measures hand-offs and loads.
+// measure measures hand-offs, stops and loads.
 func (o *beside) measure(b *bench, goal float64, connections ...int) ([]result, error) {
 	rows, err := o.handOffs(b)
 	if err != nil {
 		return nil, err
 	}
+	stops, err := o.stops(b)
+	if err != nil {
+		return nil, err
+	}
 	more, err := o.loads(b, goal, connections)
-	return append(rows, more...), err
+	return slices.Concat(rows, stops, more), err
 }
 
 // handOffs measures how long it takes from a release to the grant of a waiter behind another sidecar, in turns with the rivals
@@ -143,6 +147,34 @@ func (o *beside) handOffs(b *bench) (rows []result, err error) {
 		}
 		rows = append(rows, middle, row("p99", p99(ours), p99(c.took)))
 	}
+	return rows, nil
+}
+
+// stops measures how long a request to stop takes to the app of another sidecar, in turns with sidecars on PostgreSQL.
+func (o *beside) stops(b *bench) ([]result, error) {
+	const each, atMost = 40, 50 // ms
+	var ours, database []float64
+	for range b.rounds {
+		for _, c := range []struct {
+			sidecars []*process
+			took     *[]float64
+		}{{o.sidecars, &ours}, {o.postgres, &database}} {
+			took, err := b.stops(c.sidecars[0], c.sidecars[1], each)
+			if err != nil {
+				return nil, fmt.Errorf("a request to stop: %w", err)
+			}
+			*c.took = append(*c.took, took...)
+		}
+	}
+	row := func(what string, figure func([]float64) float64) result {
+		f := figure(ours)
+		return result{
+			id: o.id + " stop", what: "a request to stop to the app of another sidecar, " + what, figure: fmt.Sprintf("%.2f ms (of %d)", f, len(ours)),
+			peer: fmt.Sprintf("sidecars on PostgreSQL: %.2f ms", figure(database)), ratio: none, goal: fmt.Sprintf("at most %d ms", atMost), reached: f <= atMost,
+		}
+	}
+	rows := []result{row("median", median), row("p99", p99)}
+	b.log.Printf("%s stop %s (%s); p99 %s (%s)", o.id, rows[0].figure, rows[0].peer, rows[1].figure, rows[1].peer)
 	return rows, nil
 }
 
