@@ -101,7 +101,7 @@ BEGIN
     GRANT USAGE ON SCHEMA locksidecar TO locksidecar_reader;
     GRANT SELECT ON locksidecar.meta, locksidecar.leases TO locksidecar_reader;
     GRANT SELECT (namespace, key, lease_id, contended, watched, keepable, stopping, stop_reason, session, owner,
-        acquired_at, traceparent, freed_at, hold_until, hold_instance, hold_pod, share_limit, served) ON locksidecar.locks TO locksidecar_reader;
+        acquired_at, traceparent, freed_at, hold_until, hold_instance, hold_pod, share_limit, queue_after) ON locksidecar.locks TO locksidecar_reader;
     GRANT SELECT (namespace, key, lease_id, slot, session, owner, acquired_at, traceparent, stopping, stop_reason,
         hold_until, hold_instance, hold_pod) ON locksidecar.shares TO locksidecar_reader;
     GRANT SELECT (id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, traceparent,

@@ -15,26 +15,26 @@ func (o *Op) Enqueue(r *Row, ask *store.Ask, own *Lease, answer *store.Answer) {
 	o.ask(r, ask, own, true, answer)
 }
 
-// ask tells the steps of an ask. PostgreSQL's function ask (store/postgres/code/acquire.sql) has the same steps, with these numbers.
+// ask tells the steps of an ask, each with a name. PostgreSQL's function ask (store/postgres/code/acquire.sql) has the same steps, with these names.
 func (o *Op) ask(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.Answer) {
-	// 1. A repeat finds its grant.
+	// Repeat: it finds its grant.
 	if h := r.heldBy(ask.ID, o.Now); h != nil {
 		o.grantedAgain(h, answer)
 		answer.Keepable = h.Keepable && h.by.is(o.By) && !r.wanted(o.Now) // otherwise a recall went out already
 		return
 	}
-	// 2. A release with success has skipped the waiter.
+	// Skipped: a release with success has skipped the waiter.
 	if k := r.skipped[ask.ID]; k != nil && wait {
 		*answer = k.answer()
 		return
 	}
-	// 3. The asker needs a living lease.
+	// Lease: the asker needs a living one.
 	if (wait || AcquireNeedsLease(ask)) && (own == nil || !own.Renewed() || !own.Alive(o.Now)) {
 		answer.Outcome = store.LeaseLost
 		return
 	}
-	// 4. Settle ends dead holders, and hands the key on. It says whether the key is available.
-	// 5. If not, join gives a share, queues the asker, or answers with the holder. Both change the row.
+	// Available? Settle ends dead holders, and hands the key on. Then it says.
+	// Limit, Held: if the key is not available, join refuses another limit, gives a share, queues the asker, or answers with the holder.
 	available := o.Settle(r)
 	if !available {
 		available = o.join(r, ask, own, wait, answer)
@@ -42,12 +42,12 @@ func (o *Op) ask(r *Row, ask *store.Ask, own *Lease, wait bool, answer *store.An
 	if !available {
 		return
 	}
-	// 6. In the quiet time nothing is granted.
+	// Quiet: in the quiet time nothing is granted.
 	if o.Quiet > 0 {
 		o.askInQuiet(r, ask, own, wait, answer)
 		return
 	}
-	// 7. The grant.
+	// Grant.
 	a, again := o.asker(ask, own), o.comesAgain(r, ask)
 	h := o.grant(r, &a)
 	h.Keepable = again && o.Engine.Reserve(h.Token+store.TokensPerGrant-1)

@@ -24,8 +24,8 @@ $$;
 -- read that row before. expires_at is until when the grant lasts even if w.lease_id ends, or null. slot is that of a
 -- share, and otherwise null. its_keepable: the instance may keep the key after this grant.
 --
--- give raises served to w.id. So w.id is passed only if no earlier waiter is left, and is null otherwise. by_release is the trace context of the release that
--- hands the key over, or empty.
+-- give raises queue_after to w.id. So w.id is passed only if no earlier waiter is left, and is null otherwise. by_release is the
+-- trace context of the release that hands the key over, or empty.
 --
 -- A bind:ttl lock lasts at least as long as its min_hold.
 CREATE OR REPLACE FUNCTION locksidecar.give(
@@ -57,8 +57,8 @@ BEGIN
         token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 256),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
-            WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
-        served = greatest(l.served, w.id), keepable = its_keepable, stopping = NULL, stop_reason = NULL,
+            WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.queue_after, w.id) AND q.outcome IS NULL),
+        queue_after = greatest(l.queue_after, w.id), keepable = its_keepable, stopping = NULL, stop_reason = NULL,
         session = shown.session, owner = shown.owner, acquired_at = give.acquired_at,
         data = shown.data, traceparent = shown.traceparent, handed_by = CASE WHEN shares THEN '' ELSE by_release END, freed_at = NULL,
         hold_until = give.acquired_at + shown.min_hold,
@@ -90,10 +90,9 @@ LANGUAGE sql AS $$
         waiting, share_limit, slot, holders)::locksidecar.shown_lock
 $$;
 
--- Read Op.ask in store/key/ask.go first: ask does the same with rows, and the steps in it have the same numbers. They come in
--- the order 1, 2, 3, 4, 6, 5, 7, 4, 5. Steps 4 and 5 come twice. The first part of step 4 asks whether the key is available. A dead
--- holder ends in another transaction, so the second part only answers dead, and the caller asks again. The first part of step 5
--- refuses an ask under another limit. The second part is for an asker that cannot have the key, when it is sure that nothing is granted.
+-- Read Op.ask in store/key/ask.go first: ask does the same with rows, and its steps have the same names: Repeat, Skipped, Lease,
+-- Available?, Quiet, Limit, and then Grant, Dead or Held. Dead is only here: a dead holder ends in another transaction, so ask answers
+-- dead, and the caller asks again. The key machine ends it at once.
 --
 -- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key in the order
 -- of the asks. If a key is held, it enqueues the attempt (with may_wait) or returns the holder. States, and what else
@@ -237,7 +236,7 @@ BEGIN
         alive := coalesce(h.expires_at > shown.now, false);
         on_hold := coalesce(l.hold_until > shown.now, false);
 
-        -- 1. A repeat finds its grant, even if the lease under which it would wait is dead, because a
+        -- Repeat: it finds its grant, even if the lease under which it would wait is dead, because a
         -- bind:ttl lock has another lease.
         IF l.attempt_id = w.attempt_id AND alive THEN
             SELECT g.* INTO ask.handed_by, ask.keepable, shown.slot FROM locksidecar.found_again(l, h, its_instance) g;
@@ -247,7 +246,7 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        -- 2. A release with success has skipped the waiter.
+        -- Skipped: a release with success has skipped the waiter.
         IF may_wait THEN
             SELECT q.result INTO ask.result FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = ns AND q.attempt_id = w.attempt_id AND q.outcome IS NOT NULL;
@@ -257,7 +256,7 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        -- 3. The asker needs a living lease.
+        -- Lease: the asker needs a living one.
         IF may_wait OR w.ttl IS NULL THEN
             SELECT s.expires_at INTO its_end FROM locksidecar.leases s
             WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp();
@@ -268,7 +267,7 @@ BEGIN
             END IF;
         END IF;
 
-        -- 4. Is the key available? A shared key may have to be settled first.
+        -- Available? A shared key may have to be settled first.
         IF shared THEN
             l := whole; h := NULL; alive := true;
             IF NOT looked THEN
@@ -284,9 +283,9 @@ BEGIN
         ELSE
             available := l.lease_id IS NULL OR (h.id IS NULL AND NOT on_hold AND NOT (l.contended AND EXISTS (
                 SELECT FROM locksidecar.waiters q
-                WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)));
+                WHERE q.namespace = ns AND q.key = w.key AND q.id > l.queue_after AND q.outcome IS NULL)));
         END IF;
-        -- 6. In the quiet time nothing is granted.
+        -- Quiet: in the quiet time nothing is granted.
         IF available THEN
             quiet := (SELECT m.quiet_until FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp());
             IF quiet IS NOT NULL AND NOT may_wait THEN
@@ -300,7 +299,7 @@ BEGIN
                 available := false; on_hold := true;
             END IF;
         END IF;
-        -- 5. Do others name another limit?
+        -- Limit: do others name another one?
         mismatch := false;
         IF w.share_limit IS NOT NULL AND NOT available AND (alive OR on_hold) THEN
             m := locksidecar.other_limits(l, w.share_limit);
@@ -311,7 +310,7 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        -- 7. The grant.
+        -- Grant.
         IF available THEN
             ask.state := 'granted';
             IF l.lease_id IS NOT NULL AND l.attempt_id <> locksidecar.shared_lease() AND NOT shared THEN
@@ -324,17 +323,17 @@ BEGIN
             FROM locksidecar.give(w, its_instance, its_pod, '', ask.keepable) g;
             shown.now := clock_timestamp();
             holders := NULL;
-        -- 4. The holder is dead: the caller ends it, and asks again.
+        -- Dead: the caller ends the holder, and asks again.
         ELSIF NOT alive AND NOT on_hold THEN
             ask.state := 'dead';
             ask.dead := l.lease_id; shown.lease_id := h.id;
-        -- 5. The asker is queued, or gets the holder as its answer.
+        -- Held: the asker is queued, or gets the holder as its answer.
         ELSE
             ask.state := 'held';
             IF NOT counted THEN
                 counted := true;
                 SELECT count(*), max(q.share_limit), coalesce(bool_and(q.lease_id = l.lease_id), true) INTO length, named, behind_own FROM locksidecar.waiters q
-                WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
+                WHERE q.namespace = ns AND q.key = w.key AND q.id > l.queue_after AND q.outcome IS NULL;
             END IF;
             IF mismatch THEN
                 ask.state := 'mismatch';
@@ -395,7 +394,7 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN coalesce(its_limit = l.share_limit, false) AND NOT EXISTS (
         SELECT FROM locksidecar.waiters q
-        WHERE l.contended AND q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL)
+        WHERE l.contended AND q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL)
     AND (l.share_limit = 0 OR l.share_limit > (
         SELECT count(*) FROM locksidecar.shares k WHERE k.namespace = l.namespace AND k.key = l.key));
 END
@@ -407,7 +406,7 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN l.contended AND EXISTS (
         SELECT FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL AND q.attempt_id <> but_attempt
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL AND q.attempt_id <> but_attempt
         AND o.expires_at > clock_timestamp());
 END
 $$;
@@ -448,7 +447,7 @@ DECLARE
     holder text; -- its instance
     asks integer := 0; -- for these keys
     added record;
-    most_served bigint := 0::bigint;
+    last_passed bigint := 0::bigint;
 BEGIN
     together := '{}';
     FOR a IN
@@ -465,10 +464,10 @@ BEGIN
         END IF;
         asks := asks + a.asks;
         together := together || a.key;
-        most_served := greatest(most_served, l.served);
+        last_passed := greatest(last_passed, l.queue_after);
         SELECT lengths || count(*), named_limits || max(q.share_limit), alones || coalesce(bool_and(q.lease_id = l.lease_id), true)
         INTO lengths, named_limits, alones FROM locksidecar.waiters q
-        WHERE q.namespace = ns AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL;
+        WHERE q.namespace = ns AND q.key = a.key AND q.id > l.queue_after AND q.outcome IS NULL;
     END LOOP;
     PERFORM locksidecar.in_time(not_after);
     WITH new AS (
@@ -485,9 +484,9 @@ BEGIN
         RETURNING id
     )
     SELECT count(*) AS waiters, min(id) AS first, array_agg(id) AS ids INTO added FROM new;
-    IF added.first <= most_served THEN -- the sequence was set back
-        UPDATE locksidecar.locks SET served = 0
-        WHERE namespace = ns AND key = ANY (together) AND served >= added.first;
+    IF added.first <= last_passed THEN -- the sequence was set back
+        UPDATE locksidecar.locks SET queue_after = 0
+        WHERE namespace = ns AND key = ANY (together) AND queue_after >= added.first;
     END IF;
     IF added.waiters < asks THEN
         DELETE FROM locksidecar.waiters WHERE id = ANY (added.ids);
@@ -516,8 +515,8 @@ BEGIN
         VALUES (w.attempt_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
             w.session, w.owner, w.data, w.traceparent, w.share_limit)
         ON CONFLICT (namespace, attempt_id) DO NOTHING RETURNING id INTO its_id;
-        IF its_id <= l.served THEN -- the sequence was set back
-            UPDATE locksidecar.locks SET served = 0 WHERE namespace = l.namespace AND key = l.key;
+        IF its_id <= l.queue_after THEN -- the sequence was set back
+            UPDATE locksidecar.locks SET queue_after = 0 WHERE namespace = l.namespace AND key = l.key;
         END IF;
         IF its_id IS NOT NULL AND NOT again THEN
             queue_position := ahead + 1;
@@ -534,6 +533,6 @@ BEGIN
     END LOOP;
     queue_position := (
         SELECT count(*) FROM locksidecar.waiters q
-        WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > l.served AND q.id <= its_id AND q.outcome IS NULL);
+        WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > l.queue_after AND q.id <= its_id AND q.outcome IS NULL);
 END
 $$;

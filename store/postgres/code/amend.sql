@@ -63,8 +63,8 @@ BEGIN
         amend.ord := c.ord;
         shown := locksidecar.show(l, s,
             (SELECT count(*) FROM locksidecar.waiters q
-                WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
-            coalesce(l.share_limit, CASE WHEN l.contended THEN locksidecar.waiting_limit(ns, c.key, l.served) END),
+                WHERE q.namespace = ns AND q.key = c.key AND q.id > l.queue_after AND q.outcome IS NULL),
+            coalesce(l.share_limit, CASE WHEN l.contended THEN locksidecar.waiting_limit(ns, c.key, l.queue_after) END),
             CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.slot_of(l) END,
             CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.shown(ns, c.key, 1, false, l.token) END);
         RETURN NEXT;

@@ -9,7 +9,7 @@ BEGIN
         SELECT q.id, q.attempt_id, o.instance
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
-        AND q.id > (SELECT served FROM locksidecar.locks WHERE namespace = ns AND key = k)
+        AND q.id > (SELECT queue_after FROM locksidecar.locks WHERE namespace = ns AND key = k)
         AND o.expires_at > clock_timestamp()
         ORDER BY q.id LIMIT most
     ) f;
@@ -55,11 +55,11 @@ BEGIN
         -- The lock on its lease keeps it from being reaped.
         SELECT q AS waiter, o AS lease, EXISTS (
             SELECT FROM locksidecar.waiters p
-            WHERE p.namespace = l.namespace AND p.key = l.key AND p.id > l.served AND p.id < q.id AND p.outcome IS NULL) AS passes,
+            WHERE p.namespace = l.namespace AND p.key = l.key AND p.id > l.queue_after AND p.id < q.id AND p.outcome IS NULL) AS passes,
             (SELECT m.quiet_until FROM locksidecar.meta m WHERE m.quiet_until > clock_timestamp()) AS quiet
         INTO next
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL
         AND o.expires_at > clock_timestamp()
         ORDER BY q.id LIMIT 1 FOR KEY SHARE OF o;
         EXIT WHEN NOT FOUND;
@@ -81,8 +81,8 @@ BEGIN
         CONTINUE WHEN NOT FOUND; -- cancelled
         IF next.passes THEN
             SELECT array_agg(DISTINCT q.lease_id) INTO handed.to_reap FROM locksidecar.waiters q
-            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.id < w.id AND q.outcome IS NULL;
-            w.id := NULL;
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.id < w.id AND q.outcome IS NULL;
+            w.id := NULL; -- so give does not move queue_after past them: they wait if their leases are renewed
         END IF;
 
         DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
@@ -92,7 +92,7 @@ BEGIN
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > handed.expires_at THEN
             SELECT ARRAY[q.attempt_id], ARRAY[o.instance] INTO handed.hints, handed.hint_instances
             FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL
             AND (q.lease_id <> s.id OR w.ttl IS NOT NULL) AND o.expires_at > clock_timestamp()
             ORDER BY q.id LIMIT 1;
         END IF;
@@ -104,10 +104,10 @@ BEGIN
         RETURN;
     END LOOP;
 
-    DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served
+    DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after
     AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id);
     SELECT array_agg(DISTINCT q.lease_id) INTO handed.to_reap FROM locksidecar.waiters q
-    WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL;
+    WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL;
     IF handed.to_reap IS NOT NULL THEN
         handed.outcome := 'waiters_expired';
         RETURN;
@@ -144,7 +144,7 @@ DECLARE
     q record;
     waiters uuid[];
 BEGIN -- a loop costs about half of one statement with a window
-    SELECT s.id AS lease_id, h.served INTO l
+    SELECT s.id AS lease_id, h.queue_after INTO l
     FROM locksidecar.locks h JOIN locksidecar.leases s ON s.id = h.lease_id
     WHERE h.namespace = ns AND h.key = k AND s.renewed
     AND h.contended AND NOT h.watched AND h.hold_until IS NULL AND h.stopping IS NULL;
@@ -152,7 +152,7 @@ BEGIN -- a loop costs about half of one statement with a window
         FOR q IN
             SELECT w.attempt_id, w.lease_id = l.lease_id AND w.ttl IS NULL AND w.min_hold IS NULL AND NOT w.skip AND w.share_limit IS NULL AS plain
             FROM locksidecar.waiters w
-            WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL
+            WHERE w.namespace = ns AND w.key = k AND w.id > l.queue_after AND w.outcome IS NULL
             ORDER BY w.id LIMIT 255
         LOOP
             EXIT WHEN NOT q.plain;

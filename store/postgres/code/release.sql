@@ -36,7 +36,8 @@ $$;
 
 -- Read Op.Release in store/key/release.go first: release does the same with rows.
 --
--- release frees locks, or passes on those with waiters, in the order of the keys. It is for claims that a plain
+-- release frees locks, or passes on those with waiters, in the order of the keys. served are the waiters that the cohort
+-- of the claimed grant has served: see drop_served. It is for claims that a plain
 -- UPDATE did not take: see release_lock and release_share. If several waiters are granted shares, all but the first
 -- have further rows without a state, as have the shares of a shared key. Such a key is settled once, after the last
 -- of its claims, because that reads all of its shares.
@@ -102,8 +103,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     s locksidecar.leases;
-    on_hold boolean; -- a min_hold keeps the key
-    ends_hold boolean;
+    hold text; -- the min_hold of the grant: none, ended (at_once), or keeps (the key)
 BEGIN
     SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
     handed.watched := coalesce(l.watched, false); handed.now := clock_timestamp();
@@ -122,25 +122,38 @@ BEGIN
     END IF;
     IF success AND release_lock.state = 'holds' AND l.contended THEN
         UPDATE locksidecar.waiters q SET outcome = 'success', result = release_lock.result
-        WHERE q.namespace = ns AND q.key = k AND q.id > l.served AND q.skip AND q.outcome IS NULL;
+        WHERE q.namespace = ns AND q.key = k AND q.id > l.queue_after AND q.skip AND q.outcome IS NULL;
     END IF;
 
-    -- The grant ends. Its min_hold keeps the key, or the next waiter gets it, or it is free.
-    on_hold := coalesce(l.hold_until > clock_timestamp(), false);
-    ends_hold := on_hold AND at_once AND (release_lock.state = 'holds' OR (release_lock.state = 'expired' AND l.lease_id = claimed_lease));
-    IF ends_hold THEN
+    -- The grant ends. What becomes of the key:
+    --
+    --   the claim   the min_hold   the key
+    --   holds       keeps          stays without a holder (hold_pending), and an unrenewed lease ends
+    --   holds       none, ended    is passed on, or is free
+    --   expired     keeps          stays, but no longer under its lease, because a late renewal could keep it
+    --   expired     ended          is passed on, or is free
+    --   expired     none           the same, if the lease has a row or somebody waits; otherwise an acquire takes it
+    --   other       any            does not change
+    hold := CASE
+        WHEN NOT coalesce(l.hold_until > clock_timestamp(), false) THEN 'none'
+        WHEN at_once AND (release_lock.state = 'holds' OR (release_lock.state = 'expired' AND l.lease_id = claimed_lease)) THEN 'ended'
+        ELSE 'keeps'
+    END;
+    IF hold = 'ended' THEN
         UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = k;
     END IF;
-    IF on_hold AND NOT ends_hold AND release_lock.state = 'holds' THEN
+    IF release_lock.state = 'holds' AND hold = 'keeps' THEN
         handed.outcome := 'hold_pending';
         l.lease_id := gen_random_uuid(); l.attempt_id := NULL; l.stopping := NULL; l.stop_reason := NULL;
         PERFORM locksidecar.write_back(l);
         DELETE FROM locksidecar.leases WHERE id = s.id AND NOT renewed;
-    ELSIF on_hold AND NOT ends_hold AND release_lock.state = 'expired' AND s.id IS NOT NULL THEN
-        l.lease_id := gen_random_uuid();
-        PERFORM locksidecar.write_back(l);
-    ELSIF release_lock.state = 'holds' OR ends_hold OR (release_lock.state = 'expired' AND NOT on_hold
-        AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
+    ELSIF release_lock.state = 'expired' AND hold = 'keeps' THEN
+        IF s.id IS NOT NULL THEN
+            l.lease_id := gen_random_uuid();
+            PERFORM locksidecar.write_back(l);
+        END IF;
+    ELSIF release_lock.state = 'holds' OR (release_lock.state = 'expired'
+        AND (hold = 'ended' OR l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended)))
     THEN
         handed := locksidecar.pass_on(l, s, by_release);
         IF handed.instance = its_instance THEN
@@ -150,7 +163,7 @@ BEGIN
 
     -- Some waiters must check again. If a min_hold keeps the key, the first ones do, because they expect a later end. If this release is a repeat,
     -- the hints of the first one may be lost with its answer. So the attempt that was granted since checks, and after a success those that skip.
-    IF handed.outcome = 'hold_pending' OR (release_lock.state = 'released' AND on_hold) THEN
+    IF handed.outcome = 'hold_pending' OR (release_lock.state = 'released' AND hold = 'keeps') THEN
         SELECT f.hints, f.hint_instances INTO handed.hints, handed.hint_instances
         FROM locksidecar.first_waiters(ns, k, 100) f;
     ELSIF release_lock.state = 'unknown' AND claimed_token < l.token AND s.id IS NOT NULL AND l.attempt_id IS NOT NULL THEN

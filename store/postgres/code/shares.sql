@@ -135,7 +135,7 @@ BEGIN
         FOR q IN
             SELECT w.share_limit, w.attempt_id, o.id, o.expires_at
             FROM locksidecar.waiters w LEFT JOIN locksidecar.leases o ON o.id = w.lease_id
-            WHERE w.namespace = ns AND w.key = k AND w.id > l.served AND w.outcome IS NULL ORDER BY w.id
+            WHERE w.namespace = ns AND w.key = k AND w.id > l.queue_after AND w.outcome IS NULL ORDER BY w.id
         LOOP
             IF q.expires_at > clock_timestamp() THEN
                 look.settle := look.settle OR coalesce(l.share_limit = 0 AND q.share_limit IS NOT NULL OR n < l.share_limit AND q.share_limit IS NOT NULL, false)
@@ -209,7 +209,7 @@ BEGIN
     handed := NULL; handed.watched := l.watched;
     WHILE l.contended LOOP
         SELECT q.* INTO w FROM locksidecar.waiters q
-        WHERE q.namespace = ns AND q.key = k AND q.id > greatest(l.served, last) AND q.outcome IS NULL
+        WHERE q.namespace = ns AND q.key = k AND q.id > greatest(l.queue_after, last) AND q.outcome IS NULL
         ORDER BY q.id LIMIT 1;
         EXIT WHEN NOT FOUND;
         last := w.id;
@@ -288,7 +288,7 @@ BEGIN
     UPDATE locksidecar.locks k
     SET lease_id = locksidecar.shared_lease(), share_limit = coalesce((
             SELECT q.share_limit FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-            WHERE q.namespace = l.namespace AND q.key = l.key AND q.share_limit IS NOT NULL AND q.id > l.served AND q.outcome IS NULL
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.share_limit IS NOT NULL AND q.id > l.queue_after AND q.outcome IS NULL
             AND o.expires_at > clock_timestamp()
             ORDER BY q.id LIMIT 1), 0),
         stopping = NULL, stop_reason = NULL, session = '', owner = '', data = NULL, traceparent = '', handed_by = '',
@@ -322,7 +322,7 @@ BEGIN
             array_agg(DISTINCT o.id) FILTER (WHERE o.expires_at <= clock_timestamp())
         INTO other_limits.mismatch, other_limits.to_reap
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL
         AND q.share_limit <> other_limits.share_limit;
     END IF;
 END
@@ -360,7 +360,7 @@ BEGIN
     PERFORM locksidecar.drop_served(l.namespace, l.key, served);
     IF success AND release_share.state = 'holds' THEN
         UPDATE locksidecar.waiters q SET outcome = 'success', result = release_share.result
-        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.queue_after AND q.skip AND q.outcome IS NULL;
     END IF;
     on_hold := coalesce(l.hold_until > clock_timestamp(), false);
     IF l.lease_id = locksidecar.shared_lease() THEN -- there is no such share

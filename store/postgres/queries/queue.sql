@@ -17,7 +17,7 @@ SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AS queued, o.instance AS ke
     coalesce(h.stopping, l.stopping), coalesce(h.stop_reason, l.stop_reason), coalesce(h.attempt_id, l.attempt_id),
     NULL::bigint AS waiting, CASE
         WHEN l.share_limit IS NOT NULL THEN l.share_limit
-        WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.served) END,
+        WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.queue_after) END,
     h.slot, CASE WHEN l.share_limit IS NOT NULL AND w.id IS NOT NULL THEN locksidecar.shown($1, a.key, 8, false, NULL) END
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, attempt_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND attempt_id = a.attempt_id OFFSET 0) w ON true
@@ -61,7 +61,7 @@ AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = w.lease_id AND o.i
 RETURNING attempt_id, outcome IS NOT NULL, result, (
     SELECT count(*) FROM locksidecar.waiters q
     WHERE q.namespace = w.namespace AND q.key = w.key AND q.id <= w.id AND q.outcome IS NULL
-    AND q.id > (SELECT served FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key))
+    AND q.id > (SELECT queue_after FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key))
 
 -- name: cancel_many
 -- cancel_one for many waiters, without a wait. A locked waiter is being granted or dropped, so the
@@ -82,7 +82,7 @@ FROM (
         WHERE q.namespace = $1 AND q.key = g.key AND q.id > g.before AND q.id <= g.id AND q.outcome IS NULL) AS since
     FROM (
         SELECT *, coalesce(lag(id) OVER (PARTITION BY key ORDER BY id), (
-            SELECT served FROM locksidecar.locks l WHERE l.namespace = $1 AND l.key = gone.key), 0) AS before
+            SELECT queue_after FROM locksidecar.locks l WHERE l.namespace = $1 AND l.key = gone.key), 0) AS before
         FROM gone) g
 ) counted
 

@@ -14,8 +14,8 @@ SELECT a.ord,
     l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.attempt_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
-    CASE WHEN l.share_limit IS NOT NULL THEN l.share_limit WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.served) END, NULL::integer AS slot,
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.queue_after AND q.outcome IS NULL) ELSE 0 END AS waiting,
+    CASE WHEN l.share_limit IS NOT NULL THEN l.share_limit WHEN l.contended THEN locksidecar.waiting_limit($1, a.key, l.queue_after) END, NULL::integer AS slot,
     CASE WHEN l.share_limit IS NOT NULL AND $5::bigint > 0 THEN locksidecar.shown($1, a.key, $5, true, NULL) END
 FROM unnest($2::text[], $3::uuid[], $4::uuid[]) WITH ORDINALITY AS a (key, lease_id, attempt_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
@@ -35,8 +35,8 @@ SELECT l.key,
     l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.attempt_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
-    CASE WHEN l.share_limit IS NOT NULL THEN l.share_limit WHEN l.contended THEN locksidecar.waiting_limit($1, l.key, l.served) END, NULL::integer AS slot,
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL) ELSE 0 END AS waiting,
+    CASE WHEN l.share_limit IS NOT NULL THEN l.share_limit WHEN l.contended THEN locksidecar.waiting_limit($1, l.key, l.queue_after) END, NULL::integer AS slot,
     CASE WHEN l.share_limit IS NOT NULL THEN locksidecar.shown($1, l.key, $7, true, NULL) END
 FROM locksidecar.locks l
 LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
@@ -62,8 +62,8 @@ SELECT l.key,
     l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE, l.keepable,
     l.session, l.owner, NULL::text AS data, l.traceparent, l.stopping, l.stop_reason, NULL::uuid AS attempt_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting,
-    CASE WHEN l.share_limit IS NOT NULL THEN l.share_limit WHEN l.contended THEN locksidecar.waiting_limit($1, l.key, l.served) END, NULL::integer AS slot,
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.queue_after AND q.outcome IS NULL) ELSE 0 END AS waiting,
+    CASE WHEN l.share_limit IS NOT NULL THEN l.share_limit WHEN l.contended THEN locksidecar.waiting_limit($1, l.key, l.queue_after) END, NULL::integer AS slot,
     h.shown
 FROM locksidecar.locks l
 LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
@@ -116,7 +116,7 @@ FROM (
         WHERE q.namespace = $1 AND q.key = p.key AND q.id > p.before AND q.id <= p.id AND q.outcome IS NULL) AS since
     FROM (
         SELECT *, coalesce(lag(id) OVER (PARTITION BY key ORDER BY id), (
-            SELECT served FROM locksidecar.locks l WHERE l.namespace = $1 AND l.key = page.key), 0) AS before
+            SELECT queue_after FROM locksidecar.locks l WHERE l.namespace = $1 AND l.key = page.key), 0) AS before
         FROM page) p
 ) counted
 ORDER BY key, id

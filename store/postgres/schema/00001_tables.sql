@@ -118,10 +118,10 @@ CREATE TABLE locksidecar.locks (
     hold_until    timestamptz,
     hold_instance text,
     hold_pod      text,
-    -- No waiter with an id up to this one waits any more. Statements read the queue after it: an
-    -- open snapshot keeps dead rows of earlier waiters in the index, and each hand-off would read
+    -- The queue comes after this id of a waiter: no waiter with an id up to it waits any more. Statements read the queue
+    -- after it, because an open snapshot keeps dead rows of earlier waiters in the index, and each hand-off would read
     -- all of them.
-    served      bigint NOT NULL DEFAULT 0,
+    queue_after bigint NOT NULL DEFAULT 0,
     -- Not null: the key is shared, see shares. It is the limit of holders, or 0 for none. lease_id is then
     -- shared_lease(), token is that of the youngest share, and attempt_id is null if that was released.
     share_limit      integer,
