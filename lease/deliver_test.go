@@ -18,7 +18,7 @@ import (
 // won returns a call whose attempt is granted, but has not been delivered.
 func (r *rig) won(s *holdings.Session, req types.Request) (*attempt.Call, *attempt.Attempt) {
 	c := r.m.acquirer.NewCall(context.Background(), s, &req)
-	r.must(s.Admit(&c.Quota))
+	r.must(s.Admit(&c.Admission))
 	b, err := c.NewAttempt(nil)
 	r.must(err)
 	b.Start(context.Background(), r.clk.Now())
@@ -47,7 +47,7 @@ func TestLostBeforeDelivery(t *testing.T) {
 					}
 					lose(r, r.m.holdings.Get("k"))
 					g, err := c.Await(b)
-					s.Leave(&c.Quota)
+					s.Leave(&c.Admission)
 					if err == nil {
 						t.Errorf("delivered %+v", g)
 					}

@@ -20,7 +20,7 @@ func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCa
 			m.obs.Cached(observe.CachedRead)
 			return types.View{Lock: lock, Mine: h.Of(s) && s.Find(key, h.Token) == h, Cached: true}, nil
 		}
-		m.loseExpired(h)
+		m.loseOverdue(h)
 	}
 	if !noCache && m.acquirer.IsKept(key) {
 		return types.View{Lock: store.Lock{Key: key}, Cached: true}, nil

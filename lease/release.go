@@ -38,7 +38,7 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	// entries means an earlier release than that.) Or the lock was lost. Else it is a bind:ttl lock, or a wrong claim: only the store
 	// can tell.
 	if h == nil {
-		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.UnderWay() && req.Reentry <= 1 {
+		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.RepeatWaits() && req.Reentry <= 1 {
 			return e.Release.AwaitLast(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
@@ -112,14 +112,14 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *holdings.Lock {
 	}
 	h := c.s.Find(c.key, c.token)
 	if h != nil && !h.Valid(t) {
-		m.loseExpired(h)
+		m.loseOverdue(h)
 		return nil
 	}
 	return h
 }
 
-// loseExpired loses a lock that was found past its time.
-func (m *Manager) loseExpired(h *holdings.Lock) {
+// loseOverdue loses a lock that was found past its time.
+func (m *Manager) loseOverdue(h *holdings.Lock) {
 	l := h.Lease()
 	if l.Alive(clock.Read(m.cfg.Clock)) {
 		h.LoseAtMaxHold()
@@ -311,7 +311,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	}
 	h, t := s.Has(req.Key, req.RequestID), clock.Read(m.cfg.Clock)
 	if h != nil && !h.Valid(t) {
-		m.loseExpired(h)
+		m.loseOverdue(h)
 		h = nil
 	}
 	if h == nil {

@@ -137,7 +137,7 @@ func TestLostBeforeDeliveryInAnEndedSession(t *testing.T) {
 		if _, err := c.Await(b); !errors.Is(err, types.ErrSessionEnded) {
 			t.Errorf("error %v", err)
 		}
-		s.Leave(&c.Quota)
+		s.Leave(&c.Admission)
 		time.Sleep(time.Minute)
 		if l := r.stored("k"); l.Held {
 			t.Errorf("the key is kept for another %s", l.Holder.ExpiresIn)

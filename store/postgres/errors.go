@@ -36,10 +36,10 @@ var (
 	errNotReplicated = errors.New("committed, but the synchronous standby has not confirmed it")
 )
 
-// translate classifies errors of the database. sent is false if there was no connection. partly is true if
+// translate classifies errors of the database. reached is false if there was no connection. partly is true if
 // an earlier statement of the operation changed something.
-func translate(op string, err error, sent, partly bool) *store.Error {
-	return &store.Error{Op: op, Err: err, Unknown: partly || sent && unknown(err)}
+func translate(op string, err error, reached, partly bool) *store.Error {
+	return &store.Error{Op: op, Err: err, Unknown: partly || reached && unknown(err)}
 }
 
 // unknown reports whether a failed statement may have changed something. An ERROR of the server ends the

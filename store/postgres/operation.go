@@ -43,7 +43,7 @@ type operation struct {
 	patient bool
 	// expectedRows is the capacity for the rows of the next statement.
 	expectedRows int
-	sent         time.Time
+	sent         time.Time // of the running statement, or the last one
 	// single maps reaped leases of bind:ttl locks to their keys.
 	single map[uuid.UUID]keyName
 	// looking: the server may be a standby, where a transaction cannot begin as one that writes.
@@ -96,15 +96,16 @@ func (s *Store) beginRenewal(ctx context.Context, name string, items int) (conte
 	return ctx, cancel, o, nil
 }
 
-func (o *operation) fail(err error, sent bool) error {
-	return translate(o.name, err, sent, o.partly)
+// fail is the error of the operation. reached: the statement had a connection, so the server may have got it.
+func (o *operation) fail(err error, reached bool) error {
+	return translate(o.name, err, reached, o.partly)
 }
 
 // query runs one statement as a transaction of its own. It returns rows only after the server has confirmed
 // the commit, because rows arrive earlier (promise 4).
 func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for tried := 1; ; tried++ {
-		found, sent, err := try(ctx, o, sql, args, scan)
+		found, reached, err := try(ctx, o, sql, args, scan)
 		if err == nil {
 			return found, nil
 		}
@@ -118,11 +119,11 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 			continue
 		}
 		if !repeatable(err) || tried == tries {
-			return nil, o.fail(err, sent)
+			return nil, o.fail(err, reached)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, o.fail(err, sent)
+			return nil, o.fail(err, reached)
 		case <-time.After(rand.N(retryPause << tried)):
 		}
 	}
@@ -149,8 +150,8 @@ func (o *operation) beginHistory(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// try runs a statement once. sent is false if there was no connection.
-func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, sent bool, err error) {
+// try runs a statement once. reached is false if there was no connection.
+func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, reached bool, err error) {
 	conn, err := live(ctx, o.pool)
 	if err != nil {
 		return nil, false, err

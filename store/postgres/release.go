@@ -106,7 +106,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		if _, again := byKey[claims[i].Key]; again {
 			continue
 		}
-		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && len(c.Served) == 0 && !o.recent.needFunction(c.Key) && !o.foundLocked(c) {
+		if c := &claims[i]; o.mayFree(c) {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
@@ -148,6 +148,18 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		o.unflushed.flushed(o.sent)
 	}
 	return nil
+}
+
+// mayFree reports whether it is worth while to free the lock of a claim by a plain UPDATE, which takes nothing if somebody waits.
+func (o *operation) mayFree(c *store.Claim) bool {
+	switch {
+	case byClient(c): // a bind:ttl lock has a lease that ends with it
+		return false
+	case c.Awaited, len(c.Served) > 0: // there are waiters, or there were
+		return false
+	default: // what is remembered of the key, or of its row, says that the UPDATE would take nothing, or wait
+		return !o.recent.needFunction(c.Key) && !o.foundLocked(c)
+	}
 }
 
 // mustFlush reports whether releases wait for a flush of the WAL. They do if a release reports an outcome, or if too many

@@ -21,6 +21,7 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 		b.waitInTurn(ctx)
 		return
 	}
+	// The lane calls Acquire of the store, with all asks that wait. Do runs it in this goroutine if the lane is idle. The answer comes to onAcquire.
 	submit := b.aq.lanes.Acquires.Submit
 	if b.runInCaller {
 		submit = b.aq.lanes.Acquires.Do

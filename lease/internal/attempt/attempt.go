@@ -21,8 +21,8 @@ import (
 type Attempt struct {
 	// NewAttempt sets these fields. They never change.
 	aq          *Acquirer
-	s           *holdings.Session // nil with BindTTL
-	quota       *holdings.Quota   // of the call, in the session
+	s           *holdings.Session   // nil with BindTTL
+	admission   *holdings.Admission // of the call, in the session
 	req         *types.Request
 	id          store.AttemptID
 	tr          *observe.Trace  // of the call
@@ -69,9 +69,8 @@ type Attempt struct {
 	// repeated is the grant that other calls of the same request also have, or 0. The call sets it, and arrive resets it.
 	repeated int64
 
-	// The grant sets these fields, and the call reads them after the end: a time before the grant, and the end of its MaxHold (zero:
-	// none).
-	since, until time.Time
+	// The grant sets until, and the call reads it after the end: the end of its MaxHold (zero: none).
+	until time.Time
 	// The end sets these fields, and the call reads them after it. wonAt is when the grant was noticed. takeNext takes result back
 	// if the call does not get the lock.
 	result types.Grant
@@ -94,7 +93,7 @@ func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 		return nil, err
 	}
 	b := &Attempt{
-		aq: c.aq, s: c.S, quota: &c.Quota, req: c.req, arrival: came, began: c.began, repeated: c.repeated, tr: c.tr, inFlight: &c.inFlight,
+		aq: c.aq, s: c.S, admission: &c.Admission, req: c.req, arrival: came, began: c.began, repeated: c.repeated, tr: c.tr, inFlight: &c.inFlight,
 		onlyRecalls: c.onlyRecalls,
 	}
 	b.under.Store(l)

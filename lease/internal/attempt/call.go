@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -17,16 +19,16 @@ import (
 
 // Call contains what the attempts of one Acquire have in common. Only the goroutine of the call uses it, except inFlight.
 type Call struct {
-	aq       *Acquirer
-	ctx      context.Context
-	S        *holdings.Session // nil with BindTTL
-	req      *types.Request
-	began    time.Time
-	tick     clock.Tick      // when the lease was found alive; the clock was not read since
-	Quota    holdings.Quota  // in the session
-	ofGroup  bool            // it belongs to a group
-	mayEnter <-chan struct{} // receives when the call should try to enter; nil: it never enters
-	attempts int             // their number
+	aq        *Acquirer
+	ctx       context.Context
+	S         *holdings.Session // nil with BindTTL
+	req       *types.Request
+	began     time.Time
+	tick      clock.Tick         // when the lease was found alive; the clock was not read since
+	Admission holdings.Admission // in the session
+	ofGroup   bool               // it belongs to a group
+	mayEnter  <-chan struct{}    // receives when the call should try to enter; nil: it never enters
+	attempts  int                // their number
 	// inFlight counts operations that may still change the store: attempts until they are over, then their cleanups.
 	inFlight sync.WaitGroup
 	tr       *observe.Trace
@@ -49,6 +51,22 @@ type Call struct {
 	limit limit
 }
 
+// Acquire gets a lock for a session, or a BindTTL lock: see Acquire of package lease. It makes the call, and calls with one request id take turns.
+func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
+	if aq.IsDraining() {
+		return types.Grant{}, types.ErrDraining
+	}
+	req.TTL = aq.TTLOf(s, req)
+	if req.Bind == types.BindTTL {
+		s = nil
+	}
+	c := aq.NewCall(ctx, s, req)
+	if req.RequestID == uuid.Nil {
+		return c.Acquire()
+	}
+	return aq.acquireInTurn(c)
+}
+
 // NewCall makes a call that asks for one lock. s is nil with BindTTL.
 func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types.Request) *Call {
 	return &Call{aq: aq, ctx: ctx, S: s, req: req}
@@ -59,8 +77,9 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 //  1. It may get or be refused the lock without the store: its owner has it, or the key was seen held a moment ago.
 //  2. It makes attempts until one wins, or until it gives up: tryUntilDecided. What may pass leads to another attempt: retry.go.
 //  3. Each attempt takes its place behind earlier calls for the key (arrivals.go), and gets an open lease: try, lease.
-//  4. If this sidecar keeps the key, the attempt takes it: takeKept. Otherwise it asks the store: Start (ask.go). A lane makes one statement of many asks.
-//  5. The answer comes to onAcquire: the attempt wins (win.go), waits (enqueue.go), or is over (end.go).
+//  4. If this sidecar keeps the key, the attempt takes it: takeKept. Otherwise it asks the store: Start (ask.go). A lane makes one statement of many
+//     asks (package batcher).
+//  5. The answer comes to onAcquire (ask.go): the attempt wins (win.go), waits (enqueue.go), or has failed (fail in end.go).
 //  6. Meanwhile the call waits for the end of the attempt: Await. The lock that was won is the app's when the call returns: deliver. If the call must end
 //     before, it leaves the attempt, which hands back what it still wins.
 func (c *Call) Acquire() (types.Grant, error) {
@@ -79,10 +98,10 @@ func (c *Call) Acquire() (types.Grant, error) {
 	}
 	// The session must have room for one more lock. The call counts until it returns, or until its lock counts itself.
 	if s != nil {
-		if err := s.Admit(&c.Quota); err != nil {
+		if err := s.Admit(&c.Admission); err != nil {
 			return types.Grant{}, err
 		}
-		defer s.Leave(&c.Quota)
+		defer s.Leave(&c.Admission)
 	}
 	// A call that does not wait is refused without the store if the key was held a moment ago. A repeat asks, because
 	// the grant may be its own.
@@ -279,10 +298,10 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 		g.ExpiresIn -= c.aq.clk.Now().Sub(b.wonAt)
 		told = g.ExpiresIn > 0
 	case c.ofGroup:
-		told = c.S.HasUndelivered(&c.Quota)
+		told = c.S.HasUndelivered(&c.Admission)
 	default:
-		told = c.S.Deliver(&c.Quota)
-		g.ExpiresIn = c.Quota.ExpiresIn
+		told = c.S.Deliver(&c.Admission)
+		g.ExpiresIn = c.Admission.ExpiresIn
 	}
 	if told {
 		return g, nil

@@ -68,7 +68,7 @@ func (b *Attempt) handBackWon() {
 		return
 	}
 	settled := b.beginCleanup()
-	if r := b.s.HandBackLock(b.quota, settled); r != nil {
+	if r := b.s.HandBackLock(b.admission, settled); r != nil {
 		b.aq.Release(r)
 		return
 	}

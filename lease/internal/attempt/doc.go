@@ -2,8 +2,8 @@
 //
 // # Where to read
 //
-// A call: acquire.go (the beginning), call.go (its attempts), wait.go (its wait, and all that ends it), retry.go (another attempt),
-// ownkey.go (a key of its own session), turns.go (request ids), group.go (several keys).
+// A call: call.go (from its beginning to its grant), wait.go (its wait, and all that ends it), retry.go (another attempt), ownkey.go (a
+// key of its own session), turns.go (request ids), group.go (several keys). acquirer.go is what the calls of a sidecar have in common.
 //
 // An attempt: attempt.go, phase.go (its phases), ask.go (the first question), win.go (a grant), end.go (all other ends, in a table),
 // cleanup.go (what is sent then, and until when), move.go (the lease is replaced).
@@ -15,7 +15,7 @@
 // Kept keys: keep.go (a release keeps a key, a call takes it, it is given up), keepable.go (what a lock knows of that), recall.go (a try
 // that another sidecar's kept key denies).
 //
-// In the code, aq is the [Acquirer], q its queue, c a [Call], b an [Attempt], h a lock, m a member of a cohort.
+// In the code, aq is the [Acquirer], q its queue, c a [Call], b an [Attempt] (a is an arrival, an ask or an answer), h a lock, m a member of a cohort.
 //
 // # Calls and attempts
 //

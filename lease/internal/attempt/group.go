@@ -14,7 +14,7 @@ import (
 // NewPart makes the call for one key of a call for several keys that began at the given time.
 func (aq *Acquirer) NewPart(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
 	c := aq.NewCall(ctx, s, req)
-	c.Quota.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Trace(ctx, req.Key, req.Shared)
+	c.Admission.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Trace(ctx, req.Key, req.Shared)
 	if w != nil {
 		c.withdrawn = w.Ended()
 	}

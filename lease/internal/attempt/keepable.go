@@ -55,7 +55,7 @@ func keepableOf(h *holdings.Lock) *keepable {
 
 // mayBeKept reports whether the attempt is for such a lock as may be kept, and so may be taken, too.
 func (b *Attempt) mayBeKept() bool {
-	return b.req.Bind == types.BindSession && !b.req.Shared && b.req.MinHold == 0 && !b.req.Skip && b.quota.Key == ""
+	return b.req.Bind == types.BindSession && !b.req.Shared && b.req.MinHold == 0 && !b.req.Skip && b.admission.Key == ""
 }
 
 // mayKeep reports whether the store lets this sidecar keep the key of a grant. asked is when the question was sent.

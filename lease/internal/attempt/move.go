@@ -44,7 +44,7 @@ func (b *Attempt) Moved(to *heartbeat.Lease, settled func()) {
 	case token == 0: // it left, or failed
 		b.aq.withdraw(context.Background(), b.Ref(), b.aq.MayHave(to, 0), func(store.Outcome) { settled() })
 	default:
-		h := b.s.LockOf(b.quota)
+		h := b.s.LockOf(b.admission)
 		if h != nil && h.Token == token && (h.Moved(to) || HandedOn(h)) { // even if it is being released
 			settled()
 			return

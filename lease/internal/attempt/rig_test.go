@@ -80,7 +80,7 @@ func (r *rig) attempt(req *types.Request) (*Call, *Attempt) {
 	r.t.Helper()
 	c := r.aq.NewCall(context.Background(), r.sessionFor(req), req)
 	if c.S != nil {
-		r.must(c.S.Admit(&c.Quota))
+		r.must(c.S.Admit(&c.Admission))
 	}
 	var came *Arrival
 	if req.Wait != 0 {

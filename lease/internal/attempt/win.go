@@ -58,13 +58,13 @@ type received struct {
 }
 
 // receiveLocked makes the grant the call's, if anybody still wants it. The caller holds b.mu, and then calls noteReceived without it.
-func (b *Attempt) receiveLocked(ans *store.Answer, since time.Time, t clock.Tick, m *member) (got received) {
-	// A grant found by the first question is not a hand-off, because a repeated request may find an old grant.
-	got.handedOver = b.wasQueued || since.IsZero() || b.phase != asking && ans.HandedBy != ""
+func (b *Attempt) receiveLocked(ans *store.Answer, asked time.Time, t clock.Tick, m *member) (got received) {
+	// It is a hand-off if the attempt was queued, or if it came by news. An answer to a later question than the first says it itself. To the first
+	// one it does not count, because a repeated request may find an old grant.
+	got.handedOver = b.wasQueued || asked.IsZero() || b.phase != asking && ans.HandedBy != ""
 	g := b.grantOf(ans, t.Now)
-	b.since = since
 	if b.leaving&callerLeft == 0 {
-		got.before, got.won = b.join(&g, ans, t, m)
+		got.before, got.won = b.join(&g, ans, asked, t, m)
 	}
 	var err error
 	if !got.won {
@@ -100,15 +100,15 @@ func (b *Attempt) whyHandedBack() error {
 
 // join makes the granted lock the session's. It returns false if the session or the lease has ended, because
 // such a grant must not be delivered. before are the key's lost locks here. The caller holds b.mu.
-func (b *Attempt) join(g *types.Grant, ans *store.Answer, t clock.Tick, m *member) (before []*holdings.Lock, ok bool) {
+func (b *Attempt) join(g *types.Grant, ans *store.Answer, asked time.Time, t clock.Tick, m *member) (before []*holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, g.ExpiresIn > 0
 	}
 	if b.req.MaxHold > 0 {
-		if b.since.IsZero() { // the grant came by news of a hand-off
-			b.since = t.Now
+		if asked.IsZero() { // the grant came by news
+			asked = t.Now
 		}
-		b.until = b.since.Add(b.req.MaxHold)
+		b.until = asked.Add(b.req.MaxHold)
 	}
 	b.Lease().Pin() // meanwhile, the attempt's own pin keeps the lease
 	w := holdings.Won{
@@ -118,7 +118,7 @@ func (b *Attempt) join(g *types.Grant, ans *store.Answer, t clock.Tick, m *membe
 	if m != nil { // a nil pointer would be a member
 		w.Member = m
 	}
-	if before, ok = b.s.Add(w, b.quota, t); !ok {
+	if before, ok = b.s.Add(w, b.admission, t); !ok {
 		b.Lease().Unpin()
 	}
 	return before, ok // a loss of the lease at this moment may miss this lock, so deliver checks it

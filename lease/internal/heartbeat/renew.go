@@ -41,7 +41,8 @@ type plan struct {
 	next time.Duration
 }
 
-// plan reads all leases. Leases that are due soon are renewed together with a due one, so that they stay together.
+// plan reads all leases. It removes the idle ones, and marks the due ones: they are being renewed, and count as failing until that is confirmed
+// (see LossReason). Leases that are due soon are renewed together with a due one, so that they stay together.
 func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -84,7 +85,7 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 // renew tells how leases are renewed.
 func (ls *Leases) renew(due []*Lease) {
 	// The trust counts from before the question, because the store counts from later.
-	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), early: clock.Jitter()}
+	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), jitter: clock.Jitter()}
 	r.suspended = ls.cfg.Clock.Suspended(r.sent)
 	answer, err := ls.sendRenewal(due)
 	if answer.Signals {
@@ -128,7 +129,7 @@ type renewal struct {
 	ls        *Leases
 	sent      time.Time     // before the question; the new terms count from here
 	suspended time.Duration // how long the machine had been suspended in all at sent
-	early     float64       // the factor of the interval to the next renewal, at most 1: see clock.Jitter
+	jitter    float64       // the factor of the interval to the next renewal, at most 1: see clock.Jitter
 	confirmed int           // the number of leases that are renewed, and verified if they were doubtful
 }
 
@@ -139,7 +140,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 	next := cfg.Clock.Now().Add(clock.RetryPause)
 	if ok { // even if other leases could not be renewed
 		r.confirmed++
-		next = r.sent.Add(time.Duration(float64(interval(l.ttl, cfg.RenewInterval)) * r.early))
+		next = r.sent.Add(time.Duration(float64(interval(l.ttl, cfg.RenewInterval)) * r.jitter))
 	}
 	if err == nil && !ok {
 		r.ls.Lose(l, types.LostExpired)

@@ -1,8 +1,8 @@
 // Package holdings contains the sessions of a sidecar and the locks that they hold. It is local: it does
 // not ask the store, and passes releases to a [Releaser].
 //
-// session.go is a session, lock.go a lock, set.go all sessions, index.go how locks are found. quota.go counts calls in the
-// limit, undelivered.go is how a grant becomes a lock of a session. end.go is how it leaves the session, lost.go how a session loses
+// session.go is a session, lock.go a lock, set.go all sessions, index.go how locks are found. admission.go is what a session
+// knows of a call, and counts it in the limit; undelivered.go is how a grant becomes a lock of a session. end.go is how it leaves the session, lost.go how a session loses
 // it, and what the app hears of that, lostearly.go what the store may still have then. ends.go is what is remembered of it, release.go
 // its release while that is under way. reentry.go and entrance.go are how its owner enters it again, share.go how it becomes a share,
 // stop.go how its holder is asked to stop.
@@ -15,15 +15,15 @@
 // no lock and receives none.
 //
 // A grant enters undelivered: the app does not see the lock, and is not notified if it is lost. Deliver makes all
-// locks of a call visible at once. A [Quota] counts a call in the limit of its session, from its admission
-// until its lock counts itself.
+// locks of a call visible at once. A [Admission] counts a call in the limit of its session, until its lock counts itself.
 //
 // A lock is valid while its lease is trusted and its MaxHold is not over. Timers end both, and every read
 // checks both. If MaxHold is over, the lock is lost and released.
 //
 // # Releases
 //
-// A [Release] is repeated until the store confirms it, or until its lock's lease is dead. If an undelivered lock is
+// A [Release] is tried until the store confirms it, or until its lock's lease is dead. Package attempt tries it (attempt/release.go), and
+// notes each try here. The call that released waits for the first try, a repeated call for the last one. If an undelivered lock is
 // released, its MinHold does not keep the key, because the app never knew of the lock.
 //
 // # Entries

@@ -20,9 +20,19 @@ type End struct {
 	Release *Release
 }
 
-// UnderWay reports whether a repeated release waits for the first one. If the lock was released because its connection closed, or the
-// sidecar stops, a call elsewhere that names the token is answered with that loss; it waits only if the last try of the release failed.
-func (e End) UnderWay() bool { return e.Release != nil && (e.Lost == "" || e.Release.failed()) }
+// RepeatWaits reports whether a repeated release waits for the one that is under way.
+func (e End) RepeatWaits() bool {
+	switch {
+	case e.Release == nil: // it is done, or there was none
+		return false
+	case e.Lost == "": // the app released the lock
+		return true
+	default:
+		// The lock was released because its connection closed, or the sidecar stops. The repeat is answered with that loss at once, but if a
+		// try has failed, it waits.
+		return e.Release.lastTryFailed()
+	}
+}
 
 // Remembered is the minimum number of remembered ended grants of this sidecar. The maximum is one and a
 // half times as many.
@@ -54,9 +64,9 @@ func (e *recentEnds) add(ref grantRef, end End) {
 	e.ages[0][ref] = end
 }
 
-// settled forgets a Release that is done. Otherwise its lock would stay in memory as long as the end is remembered. lost is
+// releaseSettled forgets a Release that is done. Otherwise its lock would stay in memory as long as the end is remembered. lost is
 // why the lock ended if the store did not confirm the release.
-func (e *recentEnds) settled(ref grantRef, lost types.LostReason) {
+func (e *recentEnds) releaseSettled(ref grantRef, lost types.LostReason) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, known := range e.ages {

@@ -40,12 +40,12 @@ func TestSettledReleaseIsNotKept(t *testing.T) {
 	for i, known := range e.ages {
 		ref := grantRef{"k", int64(i)}
 		known[ref] = End{Release: &Release{}}
-		e.settled(ref, "")
+		e.releaseSettled(ref, "")
 		if end, ok := e.get(ref); !ok || end != (End{}) {
 			t.Errorf("remembered as %+v, %v", end, ok)
 		}
 		known[ref] = End{Release: &Release{}}
-		e.settled(ref, types.LostStore)
+		e.releaseSettled(ref, types.LostStore)
 		if end, ok := e.get(ref); !ok || end != (End{Lost: types.LostStore}) {
 			t.Errorf("an unconfirmed one is remembered as %+v, %v", end, ok)
 		}

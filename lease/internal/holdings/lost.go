@@ -9,7 +9,7 @@ import (
 //
 //	what happens                              | it begins in                | the lock's function   | a release follows
 //	a lease is past its deadline, or dead     | heartbeat Leases.Lose       | LoseUnder             | no
-//	a read finds a lock past its time         | Manager.loseExpired         | LoseUnder, or MaxHold | no, or yes
+//	a read finds a lock past its time         | Manager.loseOverdue         | LoseUnder, or MaxHold | no, or yes
 //	the store does not know the lock          | whoever has asked it        | Lock.Lose             | no
 //	the store grants a key that is held here  | Session.Add                 | loseUnreleasedLocked  | no
 //	MaxHold is over                           | LoseAtMaxHold               | LoseAndRelease        | yes

@@ -126,12 +126,12 @@ func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool)
 }
 
 // AgainAll returns what a request for several keys was granted, or nil if the session does not hold all of it.
-func (s *Session) AgainAll(quotas []*Quota, request uuid.UUID) []types.Grant {
+func (s *Session) AgainAll(admissions []*Admission, request uuid.UUID) []types.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	grants := make([]types.Grant, 0, len(quotas))
-	for _, q := range quotas {
-		g, ok := s.againLocked(q.Key, request)
+	grants := make([]types.Grant, 0, len(admissions))
+	for _, a := range admissions {
+		g, ok := s.againLocked(a.Key, request)
 		if !ok {
 			return nil
 		}

@@ -13,7 +13,8 @@ import (
 )
 
 // Release is the release of a lock, until there is no further try. It is made before the lock leaves its session. From then on the
-// session remembers it, so that a repeated call waits for it, and the [Releaser] carries it out.
+// session remembers it, and the [Releaser] (attempt/release.go) tries it. Tried notes a try, and Settle that none follows. The call that released
+// waits for the first try (AwaitFirst), a repeated call for the last one (AwaitLast).
 type Release struct {
 	Lock *Lock
 	// Claim is what the store is told. The Releaser completes it before the first try. Its token is that of the lock, or an earlier one of the
@@ -32,13 +33,14 @@ type Release struct {
 	// onSettled is called after the last try; it may be nil.
 	onSettled func()
 
+	// Tried and Settle write the following fields, AwaitFirst and AwaitLast read them.
 	mu sync.Mutex
 	// err is the outcome of the last try.
 	err error
-	// tried: there was a try. over: there will be no further try.
-	tried, over bool
-	// first is closed after the first try, last after the last. Both are nil until a caller waits.
-	first, last chan struct{}
+	// tried: there was a try. settled: there will be no further one.
+	tried, settled bool
+	// afterFirst is closed after the first try, afterLast after the last. Both are nil until a caller waits.
+	afterFirst, afterLast chan struct{}
 }
 
 // NewRelease makes the release of h. settled, which may be nil, is called after the last try.
@@ -67,80 +69,76 @@ func (r *Release) Tried(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.err, r.tried = err, true
-	if r.first != nil {
-		close(r.first)
-		r.first = nil
+	if r.afterFirst != nil {
+		close(r.afterFirst)
+		r.afterFirst = nil
 	}
 }
 
 // Settle ends the release: no try follows. It wakes those who wait for that, records the grant's end, and unpins the lease.
 func (r *Release) Settle() {
+	r.mu.Lock()
+	r.settled = true
+	if r.afterLast != nil {
+		close(r.afterLast)
+	}
+	confirmed := r.err == nil
+	r.mu.Unlock()
+
 	s := r.Lock.s
 	var lost types.LostReason
-	if !r.settle() {
+	if !confirmed {
 		lost = r.Lock.Lease().LossReason()
 	}
-	s.set.ends.settled(grantRef{r.Lock.Key, r.Lock.Token}, lost)
+	s.set.ends.releaseSettled(grantRef{r.Lock.Key, r.Lock.Token}, lost)
 	s.forgetRelease(r)
 	if r.onSettled != nil {
 		r.onSettled()
 	}
 }
 
-// settle records that there will be no further try, and reports whether the last one succeeded.
-func (r *Release) settle() bool {
+// settles is closed when no further try follows.
+func (r *Release) settles() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true
-	if r.last != nil {
-		close(r.last)
-	}
-	return r.err == nil
-}
-
-// afterLast is closed after the last try.
-func (r *Release) afterLast() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last == nil {
-		r.last = make(chan struct{})
-		if r.over {
-			close(r.last)
+	if r.afterLast == nil {
+		r.afterLast = make(chan struct{})
+		if r.settled {
+			close(r.afterLast)
 		}
 	}
-	return r.last
+	return r.afterLast
 }
 
-// failed reports whether the last try failed; there may be further ones.
-func (r *Release) failed() bool {
+// lastTryFailed reports whether the last try failed; there may be further ones.
+func (r *Release) lastTryFailed() bool {
 	_, err := r.state()
 	return err != nil
 }
 
 // state returns whether there will be no further try, and the error of the last one.
-func (r *Release) state() (over bool, err error) {
+func (r *Release) state() (settled bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.over, r.err
+	return r.settled, r.err
 }
 
-// AwaitLast answers a repeated release while the first is still being tried, within a time limit. If the lease ended before
-// the store confirmed the release, the lock ended with it, so it was lost.
+// AwaitLast answers a repeated release while the first is still being tried, within a time limit.
 func (r *Release) AwaitLast(ctx context.Context, within time.Duration) (types.Released, error) {
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	released, err := r.wait(limited, r.afterLast())
-	if err == nil || ctx.Err() != nil {
+	released, err := r.wait(limited, r.settles())
+	if err == nil || ctx.Err() != nil { // the store has confirmed the release, or the caller has left
 		return released, err
 	}
-	over, last := r.state()
-	switch {
-	case over && last != nil:
+	switch settled, failure := r.state(); {
+	case settled && failure != nil: // the lease ended before the store confirmed the release, and the lock with it
 		return types.Released{}, &types.LostError{Lost: types.Lost{Key: r.Lock.Key, Token: r.Lock.Token, Reason: r.Lock.Lease().LossReason()}}
-	case last != nil:
-		return types.Released{}, last
+	case failure != nil: // further tries follow
+		return types.Released{}, failure
+	default: // no try has been answered within the limit
+		return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 	}
-	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
 // AwaitFirst waits for the outcome of the first try, within the patience of the call.
@@ -150,10 +148,10 @@ func (r *Release) AwaitFirst(ctx context.Context, patience *types.PatienceTimer)
 		defer r.mu.Unlock()
 		return types.Released{Key: r.Lock.Key, HeldFor: r.HeldFor}, r.err
 	}
-	if r.first == nil {
-		r.first = make(chan struct{})
+	if r.afterFirst == nil {
+		r.afterFirst = make(chan struct{})
 	}
-	first := r.first
+	first := r.afterFirst
 	r.mu.Unlock()
 	select {
 	case <-first:

@@ -15,15 +15,15 @@ func TestEndOfARelease(t *testing.T) {
 	}
 	var late, early Release
 	late.settle()
-	if !over(late.afterLast()) {
+	if !over(late.settles()) {
 		t.Error("not over, when asked after the end")
 	}
-	end := early.afterLast()
-	if over(end) || over(early.afterLast()) {
+	end := early.settles()
+	if over(end) || over(early.settles()) {
 		t.Error("over before the end")
 	}
 	early.settle()
-	if !over(end) || !over(early.afterLast()) {
+	if !over(end) || !over(early.settles()) {
 		t.Error("not over, when asked before the end")
 	}
 }

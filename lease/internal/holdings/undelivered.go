@@ -27,11 +27,11 @@ type Won struct {
 // is not valid at the time t; then the caller hands the lock back. On success, the lock takes over the
 // caller's pin of the lease. before are locks of this sidecar that the new grant shows to be lost. The
 // caller loses them when it holds no mutex.
-func (s *Session) Add(w Won, q *Quota, t clock.Tick) (before []*Lock, ok bool) {
+func (s *Session) Add(w Won, a *Admission, t clock.Tick) (before []*Lock, ok bool) {
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
 		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(&w), request: w.Req.RequestID,
-		ofGroup: q.Key != "",
+		ofGroup: a.Key != "",
 	}
 	h.setTo(isShare, w.Req.Shared)
 	h.under.Store(w.Lease)
@@ -49,7 +49,7 @@ func (s *Session) Add(w Won, q *Quota, t clock.Tick) (before []*Lock, ok bool) {
 	s.held.put(h)
 	h.undelivered = true
 	s.undelivered++
-	q.lock = h
+	a.lock = h
 	s.set.locks.Add(1)
 	s.set.cfg.Needs.Begin(s.needs)
 	if !h.until.IsZero() {
@@ -62,42 +62,42 @@ func (s *Session) Add(w Won, q *Quota, t clock.Tick) (before []*Lock, ok bool) {
 	return before, true
 }
 
-func (s *Session) hasUndeliveredLocked(q *Quota) bool {
-	return q.lock != nil && s.held.has(q.lock) && q.lock.Valid(clock.Read(s.set.clk))
+func (s *Session) hasUndeliveredLocked(a *Admission) bool {
+	return a.lock != nil && s.held.has(a.lock) && a.lock.Valid(clock.Read(s.set.clk))
 }
 
 // HasUndelivered reports whether the session has the lock of a call that has not returned, and it is valid.
-func (s *Session) HasUndelivered(q *Quota) bool {
+func (s *Session) HasUndelivered(a *Admission) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hasUndeliveredLocked(q)
+	return s.hasUndeliveredLocked(a)
 }
 
 // LockOf returns the last lock that a call has won, or nil. The session may not hold it any more.
-func (s *Session) LockOf(q *Quota) *Lock {
+func (s *Session) LockOf(a *Admission) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return q.lock
+	return a.lock
 }
 
 // Deliver makes the locks of calls visible to the app. If one is lost, it does nothing and returns false.
-func (s *Session) Deliver(quotas ...*Quota) bool {
+func (s *Session) Deliver(admissions ...*Admission) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, q := range quotas {
-		if !s.hasUndeliveredLocked(q) {
+	for _, a := range admissions {
+		if !s.hasUndeliveredLocked(a) {
 			return false
 		}
-		if q.ExpiresIn = q.lock.remaining(clock.Read(s.set.clk)); q.ExpiresIn <= 0 {
+		if a.ExpiresIn = a.lock.remaining(clock.Read(s.set.clk)); a.ExpiresIn <= 0 {
 			return false
 		}
 	}
-	for _, q := range quotas {
-		h := q.lock
+	for _, a := range admissions {
+		h := a.lock
 		h.undelivered = false
 		h.span.Begin(h.Token, s.name)
 		s.undelivered--
-		s.leaveLocked(q)
+		s.leaveLocked(a)
 		for e := range s.entrances[h.Key] {
 			if h.Admits(e.req) {
 				e.Wake()
@@ -111,8 +111,8 @@ func (s *Session) Deliver(quotas ...*Quota) bool {
 // HandBackLock takes the undelivered lock of a call out of the session. The caller releases it; settled is called after the last try.
 // A lost lock is released, too, if the store may still have it. A lock that has left its session by a release may be released twice, which does no
 // harm. HandBackLock returns nil if there is nothing to release.
-func (s *Session) HandBackLock(q *Quota, settled func()) *Release {
-	h, now := s.LockOf(q), s.set.clk.Now()
+func (s *Session) HandBackLock(a *Admission, settled func()) *Release {
+	h, now := s.LockOf(a), s.set.clk.Now()
 	r := h.newEnd(settled)
 	if s.forget(h, End{Release: r}) || h.Lease().LostEarly(now) || h.heldFor(now) < h.minHold {
 		return r

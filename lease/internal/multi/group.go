@@ -142,12 +142,12 @@ func (gs *Groups) newGroup(ctx context.Context, s *holdings.Session, keys []stri
 	return g
 }
 
-func (g *group) quotas() []*holdings.Quota {
-	quotas := make([]*holdings.Quota, len(g.calls))
+func (g *group) admissions() []*holdings.Admission {
+	admissions := make([]*holdings.Admission, len(g.calls))
 	for i, c := range g.calls {
-		quotas[i] = &c.Quota
+		admissions[i] = &c.Admission
 	}
-	return quotas
+	return admissions
 }
 
 // again returns what the session has got by the request id before, if it still holds all of it.
@@ -156,7 +156,7 @@ func (g *group) again() []types.Grant {
 		return nil
 	}
 	waited := g.gs.clk.Now().Sub(g.began) // before the locks' remaining time is read
-	grants := g.s.AgainAll(g.quotas(), g.req.RequestID)
+	grants := g.s.AgainAll(g.admissions(), g.req.RequestID)
 	for i := range grants {
 		grants[i].Waited = waited
 	}
@@ -178,7 +178,7 @@ func (g *group) admit() (done func(), err error) {
 		for i, c := range g.calls {
 			c.Leave()
 			if g.s != nil {
-				g.s.Leave(&c.Quota)
+				g.s.Leave(&c.Admission)
 			}
 			if i < len(g.repeats) {
 				g.gs.acquirer.EndTurn(c, g.repeats[i], !g.missing())
@@ -199,7 +199,7 @@ func (g *group) admitToSession() error {
 			return err
 		}
 	}
-	return g.s.AdmitAll(g.quotas())
+	return g.s.AdmitAll(g.admissions())
 }
 
 // takeTurns waits for the turn of each key, in the order of the keys, as this whole package does.
@@ -418,7 +418,7 @@ func (g *group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) 
 func (g *group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.parts))
 	for i, p := range g.parts {
-		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Quota.ExpiresIn
+		p.grant.Waited, p.grant.ExpiresIn = g.waited, g.calls[i].Admission.ExpiresIn
 		got[i] = p.grant
 	}
 	return inOrder(got, keys)

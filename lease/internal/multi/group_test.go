@@ -226,7 +226,7 @@ func TestAPartThatIsOver(t *testing.T) {
 		defer done()
 		r.Clock.Stop(roomtest.LeaseTTL)
 		if g.complete() {
-			t.Errorf("delivered with %s and %s left", g.calls[0].Quota.ExpiresIn, g.calls[1].Quota.ExpiresIn)
+			t.Errorf("delivered with %s and %s left", g.calls[0].Admission.ExpiresIn, g.calls[1].Admission.ExpiresIn)
 		}
 	})
 }

@@ -33,7 +33,7 @@ func (g *group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 // has reports whether the group still has a part.
 func (g *group) has(i int) bool {
 	if g.s != nil {
-		return g.s.HasUndelivered(&g.calls[i].Quota)
+		return g.s.HasUndelivered(&g.calls[i].Admission)
 	}
 	return g.gs.clk.Now().Before(g.parts[i].until)
 }
@@ -46,10 +46,10 @@ func (g *group) complete() bool {
 	now := g.gs.clk.Now()
 	g.waited = now.Sub(g.began)
 	if g.s != nil {
-		return g.s.Deliver(g.quotas()...)
+		return g.s.Deliver(g.admissions()...)
 	}
 	for i, p := range g.parts {
-		if g.calls[i].Quota.ExpiresIn = p.until.Sub(now); g.calls[i].Quota.ExpiresIn <= 0 {
+		if g.calls[i].Admission.ExpiresIn = p.until.Sub(now); g.calls[i].Admission.ExpiresIn <= 0 {
 			return false
 		}
 	}

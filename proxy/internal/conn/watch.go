@@ -109,7 +109,8 @@ func (w *watch) guard(call *running, ended chan<- struct{}) {
 }
 
 // noticeClose ends the call if it is cancelable, and notifies the owner. The cancellation comes first: a wait whose session ends
-// because of it must know that its caller has left. The lock is held meanwhile, because EndCall waits for the notice.
+// because of it must know that its caller has left. The mutex is held meanwhile, because EndCall waits for the notice. The owner does not block:
+// the end of a session only submits its releases.
 func (w *watch) noticeClose(call *running) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Lock(BaseLock):
     """A held lock. As a context manager, it is released at the end.
 
-    `lost` happens with a `reason` when the lock is lost, `stopping` when somebody asks to release it.
+    `lost` is set, with a `reason`, when the lock is lost; `stopping` when somebody asks to release it.
     """
 
     def __init__(self, transport: Transport, entry: Entry, value: Mapping[str, Any]) -> None:

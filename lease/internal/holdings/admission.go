@@ -6,40 +6,39 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Quota is a call's part of its session's limit of locks, from the call's admission until its lock counts itself. The
-// session's mutex guards all fields except ExpiresIn.
-type Quota struct {
+// Admission is what a session knows of a call that asks for a lock. The call counts in the limit of locks, from Admit until its lock counts
+// itself. A won lock comes to its call here. The session's mutex guards all fields except ExpiresIn.
+type Admission struct {
 	Key   string // set in a call for several keys
 	taken bool
-	// lock is the last lock that the call's attempt has won: Add sets it, and Deliver gives it to the app. So a won lock comes to its
-	// call here.
+	// lock is the last lock that the call's attempt has won: Add sets it, and Deliver gives it to the app.
 	lock *Lock
 	// ExpiresIn is how long the lock was valid when it was delivered.
 	ExpiresIn time.Duration
 }
 
 // Admit counts a call, if the session may have one more lock.
-func (s *Session) Admit(q *Quota) error {
+func (s *Session) Admit(a *Admission) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.roomLocked(1); err != nil {
 		return err
 	}
-	q.taken = true
+	a.taken = true
 	s.pending++
 	return nil
 }
 
-// AdmitAll counts a group, if the session may have all its locks. Its keys keep their quotas until its locks are delivered.
-func (s *Session) AdmitAll(quotas []*Quota) error {
+// AdmitAll counts a group, if the session may have all its locks. Its keys keep their admissions until its locks are delivered.
+func (s *Session) AdmitAll(admissions []*Admission) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.roomLocked(len(quotas)); err != nil {
+	if err := s.roomLocked(len(admissions)); err != nil {
 		return err
 	}
-	s.pending += len(quotas)
-	for _, q := range quotas {
-		q.taken = true
+	s.pending += len(admissions)
+	for _, a := range admissions {
+		a.taken = true
 	}
 	return nil
 }
@@ -55,15 +54,15 @@ func (s *Session) roomLocked(n int) error {
 }
 
 // Leave ends the counting of a call.
-func (s *Session) Leave(q *Quota) {
+func (s *Session) Leave(a *Admission) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaveLocked(q)
+	s.leaveLocked(a)
 }
 
-func (s *Session) leaveLocked(q *Quota) {
-	if q.taken {
-		q.taken = false
+func (s *Session) leaveLocked(a *Admission) {
+	if a.taken {
+		a.taken = false
 		s.pending--
 	}
 }
