@@ -2,28 +2,40 @@
 // server: store/etcd, store/mysql and store/redis are. A [Readiness] checks it. Who writes another one needs only backend.go, server.go, readiness.go, and
 // package castest, which tests it. The protocol is that of store/key, as in store/memory, so all engines keep the same promises.
 //
+// # An acquire of a free key, from top to bottom
+//
+// With Redis as the server. On another one, only the lines of store/redis differ.
+//
+//	calls.go Acquire             a job for each key: what to do with it, and what is known of its record (job.go)
+//	run.go run                   rounds, until each job has its answer
+//	run.go assume                the record is as this instance remembers it; if it does not, the key has none yet
+//	run.go round                 one round, with the next steps:
+//	run.go turns, step           - What does a job need: a read, a swap, or nothing more? Here a swap, because the record changes.
+//	turn.go take, begin, tryWith - To know that, the key machine runs on the record, once for each item of the job:
+//	store/key ask.go Acquire, ask  the steps Repeat, Skipped, Lease, Available? and Grant
+//	turn.go Token                  a grant has a provisional token, because only the swap tells it
+//	swap.go send                 - One request has the swaps of all jobs. Before it, leases are opened that the grants need (bind:ttl, min_hold).
+//	store/redis swap.go Swap       the swaps of each partition, as one list
+//	store/redis call.go call       one call of the function swap in functions.lua: is the version as expected, do the leases live, is it no quiet time?
+//	store/redis errors.go classify without an answer: what was certainly not done, and what may have been
+//	swap.go answered             - Refused: the job needs another round, at once, with the record that the answer has brought.
+//	swap.go carriedOut           - Done: the answer gets its token, and the record is remembered.
+//
+// If the key is held, the answer is Held. It changes nothing, so it needs a read, and is never given from memory. Or the call is an Enqueue: then
+// the machine adds a waiter to the record (store/key queue.go enqueue), and that is swapped.
+//
 // # Flows
 //
-// Each flow begins in calls.go, which makes a job for each key of a call: see job.go. All flows share one road, and run (run.go) tells it: a
-// call goes in rounds, and round names the steps. In a round, step (read.go) runs the machine on what is known of a record, and decides whether
-// the job has its answer, or needs a read or a swap. take (turn.go) is one run of the machine; machine.go is what the machine asks of
-// it, and what that leaves to the swap. send (swap.go) swaps, answered reads the answer, and carriedOut is what follows from a swap.
+// All flows go this way: they begin in calls.go, and run, round and step are the same for each. What differs is the method of the
+// key machine that the items of a job call, and what follows from it:
 //
-//	run                        a call: all its jobs, until each has its answer
-//	└ round                    all open jobs: what must be read is read, and all that change are swapped by one request
-//	  ├ turns, step            one job: what does it need, an answer, a read or a swap?
-//	  │ └ take, tryWith        one run of the machine on one record, which makes a turn; begin decodes the record, do is one item of the job
-//	  ├ send                   the request with the swaps
-//	  └ answered, carriedOut   one swap
-//
-//	an acquire of a free key   calls.go Acquire; step: what this instance remembers, or an absent record, is enough to swap
-//	… of a held one            step: no answer is given from memory; read.go load, proved
+//	an acquire of a held key   run.go step: no answer is given from memory; run.go load, proved
 //	a wait                     calls.go Enqueue; Check, if no news came
-//	a hand-over                the machine hands on (store/key settle.go), in whatever operation it has to; letter.go letters: the news go with the swap.
-//	                           There: letter.go receive. In this instance: swap.go tellOwn
-//	a release                  calls.go Release; machine.go Close: the lock's own lease is revoked after the swap
+//	a hand-over                the machine hands on (store/key settle.go handOff), in whatever operation it has to; letter.go letters: the news go with
+//	                           the swap. There: letter.go receive. In this instance: swap.go tellOwn
+//	a release                  calls.go Release; turn.go Close: the lock's own lease is revoked after the swap
 //	a renewal                  store.go Renew; own.go noteRenewal: which leases have signals, and which are of another history
-//	the end of a lease         store.go Revoke; own.go under: the keys that it may hold; sweep.go visit. Or turn.go reap, in the next operation on a key
+//	the end of a lease         store.go Revoke; own.go under: the keys that it may hold; sweep.go visit. Or, in the next operation on a key, turn.go reap
 //	a sweep                    sweep.go Sweep: elect.go; then pages (scan.go), each with sweepPage
 //	an unknown outcome         swap.go send; own.go doubt. Of an ask: calls.go Withdraw with bump. Of a release: calls.go Release again; what it reads or swaps
 //	                           makes the late swap fail. Then own.go learn, decided
@@ -50,7 +62,7 @@
 // The first try may use a record that this instance remembers, or believe that a key without one is free. The swap
 // tells whether that was right. An answer that changes nothing is never given from memory: it needs a read.
 //
-// # Whose turn it is
+// # Who gives way
 //
 // The server decides which of two swaps comes first, and the other one is refused. An instance that is far from the server would always
 // be refused while a near one changes the key all the time. So an instance whose swaps lose twice in a row asks those that the record

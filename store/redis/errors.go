@@ -137,8 +137,8 @@ func moving(err error) bool {
 	return errors.As(err, &answer) && (strings.Contains(answer.Error(), textNotLocal) || strings.HasPrefix(answer.Error(), "TRYAGAIN"))
 }
 
-// left is the error of a caller that has left.
-func left(ctx context.Context) error {
+// beforeSend is the error of a caller that has left before its call is sent.
+func beforeSend(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return errors.Join(errBefore, err)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
+	"strings"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -114,4 +116,16 @@ func (b *Backend) hear(ctx context.Context, deliver func(cas.Letter), began func
 		}
 	}
 	return ctx.Err()
+}
+
+// letter is what a swap publishes: its version, and the key with its length before it, and then the body.
+func letter(to, payload string) (cas.Letter, bool) {
+	version, rest, _ := strings.Cut(payload, " ")
+	length, rest, found := strings.Cut(rest, " ")
+	base, err := strconv.ParseInt(version, 10, 64)
+	n, err2 := strconv.Atoi(length)
+	if !found || err != nil || err2 != nil || n < 0 || n > len(rest) {
+		return cas.Letter{}, false
+	}
+	return cas.Letter{To: to, Key: rest[:n], Base: base, Body: []byte(rest[n:])}, true
 }

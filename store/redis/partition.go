@@ -1,8 +1,14 @@
 package redis
 
 import (
+	"cmp"
 	"hash/fnv"
+	"slices"
 	"strconv"
+	"sync"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas"
 )
 
 // KeyPrefix begins all keys and channels. It is also for tools that look at a server.
@@ -96,4 +102,57 @@ func (b *Backend) group(n int, key func(int) string) [][]int {
 // channel is where an instance listens. Channels do not belong to a database, so it contains the number.
 func (b *Backend) channel(instance string) string {
 	return KeyPrefix + strconv.Itoa(b.target.db) + ":m:" + instance
+}
+
+// merge returns the first records of pages, each of which is in order.
+func merge(pages [][]cas.Record, limit int) []cas.Record {
+	all := slices.Concat(pages...)
+	if len(pages) > 1 {
+		slices.SortFunc(all, func(a, b cas.Record) int { return cmp.Compare(a.Key, b.Key) })
+	}
+	return all[:min(len(all), limit)]
+}
+
+// each calls do for each partition of a group, at the same time, and returns one of the errors. The error is Unknown if that of a partition
+// is, or if another partition succeeded.
+func each(groups [][]int, op string, changes bool, do func(part int, of []int) error) error {
+	var mu sync.Mutex
+	var failed error
+	unknown, did := false, false
+	one := func(part int) {
+		err := do(part, groups[part])
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			did = true
+		} else {
+			failed, unknown = err, unknown || store.OutcomeUnknown(err)
+		}
+	}
+	var working sync.WaitGroup
+	only := -1
+	for part := range groups {
+		if len(groups[part]) == 0 {
+			continue
+		}
+		if only >= 0 {
+			working.Go(func() { one(part) })
+		} else {
+			only = part
+		}
+	}
+	if only >= 0 {
+		one(only) // in the caller's goroutine
+	}
+	working.Wait()
+	return cas.Failed(op, failed, changes && (unknown || did))
+}
+
+// all names each partition once.
+func (b *Backend) all() [][]int {
+	groups := make([][]int, len(b.parts))
+	for part := range groups {
+		groups[part] = []int{part}
+	}
+	return groups
 }
