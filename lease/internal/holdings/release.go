@@ -77,17 +77,9 @@ func (r *Release) Tried(err error) {
 
 // Settle ends the release: no try follows. It wakes those who wait for that, records the grant's end, and unpins the lease.
 func (r *Release) Settle() {
-	r.mu.Lock()
-	r.settled = true
-	if r.afterLast != nil {
-		close(r.afterLast)
-	}
-	confirmed := r.err == nil
-	r.mu.Unlock()
-
 	s := r.Lock.s
 	var lost types.LostReason
-	if !confirmed {
+	if confirmed := r.endTries(); !confirmed {
 		lost = r.Lock.Lease().LossReason()
 	}
 	s.set.ends.releaseSettled(grantRef{r.Lock.Key, r.Lock.Token}, lost)
@@ -95,6 +87,17 @@ func (r *Release) Settle() {
 	if r.onSettled != nil {
 		r.onSettled()
 	}
+}
+
+// endTries records that no try follows, and reports whether the last one succeeded.
+func (r *Release) endTries() (confirmed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settled = true
+	if r.afterLast != nil {
+		close(r.afterLast)
+	}
+	return r.err == nil
 }
 
 // settles is closed when no further try follows.

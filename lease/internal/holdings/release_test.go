@@ -14,7 +14,7 @@ func TestEndOfARelease(t *testing.T) {
 		}
 	}
 	var late, early Release
-	late.settle()
+	late.endTries()
 	if !over(late.settles()) {
 		t.Error("not over, when asked after the end")
 	}
@@ -22,7 +22,7 @@ func TestEndOfARelease(t *testing.T) {
 	if over(end) || over(early.settles()) {
 		t.Error("over before the end")
 	}
-	early.settle()
+	early.endTries()
 	if !over(end) || !over(early.settles()) {
 		t.Error("not over, when asked before the end")
 	}
