@@ -168,6 +168,7 @@ func TestTCP(t *testing.T) {
 	}
 }
 
+// Proves: client many connections
 // Above 64 connections that have shown no token, the sidecar ends the oldest. An app that begins with more calls loses none of them.
 func TestTCPBeginsWithManyCalls(t *testing.T) {
 	t.Parallel()

@@ -94,6 +94,7 @@ describe("with TLS", () => {
     }
   });
 
+  // Proves: client many connections
   test("more calls at a time than the sidecar takes new connections", limited, async () => {
     const client = sidecar.client(settings);
     const keys = Array.from({ length: 200 }, (_, index) => `many ${index}`);

@@ -187,7 +187,7 @@ def test_a_second_interruption_does_not_stop_the_release(
 ) -> None:
     exchange, calls = _sync_transport._exchange, 0
 
-    def interrupted(sock: Any, call: Any, data: bytes) -> _wire.Answer:
+    def interrupted(sock: Any, call: Any, *rest: Any) -> _wire.Answer:
         nonlocal calls
         calls += call.method == "DELETE"
         if call.method == "DELETE" and calls == 1:
@@ -195,7 +195,7 @@ def test_a_second_interruption_does_not_stop_the_release(
         if call.method == "DELETE" and calls == 2:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             time.sleep(0.05)
-        return exchange(sock, call, data)
+        return exchange(sock, call, *rest)
 
     lock = client.acquire(key)
     monkeypatch.setattr(_sync_transport, "_exchange", interrupted)

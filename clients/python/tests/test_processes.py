@@ -102,11 +102,11 @@ def test_ctrl_c_when_the_answer_is_there(client: Client, key: str, monkeypatch: 
 def test_ctrl_c_before_a_release_is_sent(client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exchange, calls = _sync_transport._exchange, list[str]()
 
-    def interrupted(sock: socket.socket, call: Any, data: bytes) -> _wire.Answer:
+    def interrupted(sock: socket.socket, call: Any, *rest: Any) -> _wire.Answer:
         calls.append(call.method)
         if call.method == "DELETE" and calls.count("DELETE") == 1:
             raise KeyboardInterrupt
-        return exchange(sock, call, data)
+        return exchange(sock, call, *rest)
 
     lock = client.acquire(key)
     monkeypatch.setattr(_sync_transport, "_exchange", interrupted)

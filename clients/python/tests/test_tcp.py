@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +158,15 @@ def test_a_forked_child_has_its_own_session(ca: Authority, tmp_path: Path) -> No
 
 
 class Wire:
-    """A relay that carries nothing while it is `mute`. Nothing is closed then, as if a cable was pulled."""
+    """A relay that carries nothing while it is `mute`. Nothing is closed then, as if a cable was pulled.
+
+    It keeps what comes while it is not `open`.
+    """
 
     def __init__(self, upstream: int) -> None:
         self.mute = False
+        self.open = threading.Event()
+        self.open.set()
         self._upstream = upstream
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets = [self._listener]
@@ -178,14 +184,76 @@ class Wire:
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self.open.wait()
                 if not self.mute:
                     target.sendall(data)
             if not self.mute:
                 target.shutdown(socket.SHUT_WR)
 
+    @property
+    def connections(self) -> int:
+        return len(self._sockets) // 2
+
     def close(self) -> None:
         for one in self._sockets:
             one.close()
+
+
+BEGINNING, AT_A_TIME = 300, 16
+
+
+# Proves: client many connections
+def test_threads_begin_with_many_calls(ca: Authority, tmp_path: Path) -> None:
+    """Above 64 connections that have shown no token, the sidecar ends the oldest."""
+    token = write(tmp_path / "token", TOKEN)
+    with Sidecar(**ca.settings()) as sidecar, contextlib.closing(Wire(port(sidecar))) as wire:
+        url = f"https://localhost:{wire.port}"
+        with Client(url=url, token_file=token, ca_file=ca.file) as client, ThreadPoolExecutor(BEGINNING) as pool:
+            client.acquire("k").release()
+            client._transport._drop_idle()
+            turns, before = client._transport._turns, wire.connections
+            wire.open.clear()
+            calls = pool.map(lambda number: client.acquire(f"many:{number}").release(), range(BEGINNING))
+
+            def others_wait() -> bool:
+                assert wire.connections <= before + AT_A_TIME
+                return len(turns._waiting) == BEGINNING - AT_A_TIME
+
+            try:
+                until("the others wait for their turn", others_wait)
+                until("the first ones connect", lambda: wire.connections == before + AT_A_TIME)
+            finally:
+                wire.open.set()
+            assert list(calls) == [True] * BEGINNING
+            assert not turns._taken
+
+
+# Proves: client many connections
+def test_tasks_begin_with_many_calls(ca: Authority, tmp_path: Path) -> None:
+    token = write(tmp_path / "token", TOKEN)
+
+    async def run(wire: Wire) -> None:
+        async with AsyncClient(url=f"https://localhost:{wire.port}", token_file=token, ca_file=ca.file) as client:
+            await (await client.acquire("k")).release()
+            client._transport._drop_idle()
+            turns, before = client._transport._turns, wire.connections
+            wire.open.clear()
+            calls = [asyncio.ensure_future(client.acquire(f"many:{number}")) for number in range(BEGINNING)]
+            while wire.connections < before + AT_A_TIME or len(turns._waiting) < BEGINNING - AT_A_TIME:
+                assert wire.connections <= before + AT_A_TIME
+                await asyncio.sleep(0.01)
+            for call in calls[::3]:  # some have a turn, some wait for one
+                call.cancel()
+            wire.open.set()
+            await asyncio.wait(calls)
+            assert [call.cancelled() for call in calls] == [number % 3 == 0 for number in range(BEGINNING)]
+            for call in calls:
+                assert call.cancelled() or await call.result().release()
+            assert not turns._taken
+            assert not turns._waiting
+
+    with Sidecar(**ca.settings()) as sidecar, contextlib.closing(Wire(port(sidecar))) as wire:
+        asyncio.run(asyncio.wait_for(run(wire), LONG))
 
 
 # Proves: client own clock

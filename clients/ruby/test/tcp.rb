@@ -76,12 +76,13 @@ module Tcp
   end
 
   # A relay in between, which carries nothing while it is `mute`. Nothing is closed then, as if a cable was pulled.
+  # It keeps what comes while it is `held`.
   class Wire
-    attr_accessor :mute
+    attr_accessor :mute, :held
     attr_reader :port
 
     def initialize(upstream)
-      @mute = false
+      @mute = @held = false
       @sockets = []
       @listener = TCPServer.new("127.0.0.1", 0)
       @port = @listener.addr[1]
@@ -113,6 +114,7 @@ module Tcp
     def pass(from, to)
       loop do
         data = from.readpartial(65_536)
+        sleep(0.01) while held
         to.write(data) unless mute
       end
     rescue IOError, SystemCallError

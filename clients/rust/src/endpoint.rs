@@ -1,14 +1,15 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use crate::error::{invalid, Error, Result};
-use crate::http::{Conn, Io};
+use crate::http::{Conn, Io, Turn};
 
 /// The socket in pods, which have its folder. The sidecar has the same rule.
 const POD_SOCKET: &str = "/run/locksidecar/locksidecar.sock";
@@ -17,6 +18,9 @@ const HOME_SOCKET: &str = ".locksidecar/locksidecar.sock";
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit of Linux, in bytes.
 const MAX_SOCKET_PATH: usize = 107;
+
+/// The most connections over TCP that have sent no request yet. Above 64 that have shown no token, the sidecar ends the oldest.
+const MAX_UNSENT: usize = 16;
 
 /// A peer that vanishes closes nothing. So the system probes one that says nothing, and ends the connection when nothing has come for so long.
 const PROBE: Duration = Duration::from_secs(3);
@@ -46,6 +50,8 @@ pub(crate) struct Endpoint {
     pub place: Place,
     pub ca: Option<Setting>,
     token: Option<TokenFile>,
+    /// Over TCP each connection has a permit until its first request.
+    unsent: Arc<Semaphore>,
 }
 
 #[derive(Debug, Clone)]
@@ -71,7 +77,7 @@ fn of_path(path: &Option<PathBuf>) -> Option<String> {
 impl Endpoint {
     /// Reads the settings. What is set in code wins over the environment, and a URL over a socket.
     pub fn new(given: &Given, env: impl Fn(&str) -> Option<String>, exists: impl Fn(&Path) -> bool) -> Endpoint {
-        let at = |name: String, place| Endpoint { name, place, ca: None, token: None };
+        let at = |name: String, place| Endpoint { name, place, ca: None, token: None, unsent: Arc::new(Semaphore::new(MAX_UNSENT)) };
         let (url, socket) = (set("Builder::url", given.url.clone()), given.socket.clone().filter(|path| !path.as_os_str().is_empty()));
         let mut endpoint = match (url, socket) {
             (Some(_), Some(_)) => return at("-".to_owned(), Place::Wrong(invalid("Builder::url and Builder::socket are both set; one names the sidecar"))),
@@ -126,10 +132,18 @@ impl Endpoint {
         }
     }
 
+    /// Waits until another connection may be made over TCP.
+    pub async fn turn(&self) -> Turn {
+        match self.place {
+            Place::Tcp { .. } => self.unsent.clone().acquire_owned().await.ok(),
+            _ => None,
+        }
+    }
+
     /// Connects, with TLS if the URL says so.
-    pub async fn dial(&self) -> io::Result<Conn> {
+    pub async fn dial(&self, turn: Turn) -> io::Result<Conn> {
         match tokio::time::timeout(DIAL_TIMEOUT, self.connect()).await {
-            Ok(io) => Ok(Conn::new(io?)),
+            Ok(io) => Ok(Conn::new(io?, turn)),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {DIAL_TIMEOUT:?}"))),
         }
     }
@@ -294,7 +308,6 @@ fn what_tls_says(_: &str, _: &io::Error) -> Option<String> {
 
 #[cfg(feature = "tls")]
 async fn encrypt(stream: TcpStream, host: &str, ca: Option<&Setting>) -> io::Result<Box<dyn Io>> {
-    use std::sync::Arc;
     use tokio_rustls::rustls::pki_types::{pem::PemObject, CertificateDer, ServerName};
     use tokio_rustls::rustls::{crypto, ClientConfig, RootCertStore};
     let mut roots = RootCertStore::empty();

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// The largest head of an answer.
 const MAX_HEAD: usize = 64 << 10;
@@ -17,9 +18,13 @@ const READ: usize = 16 << 10;
 pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
+/// The right to make a connection, until its first request was sent.
+pub(crate) type Turn = Option<OwnedSemaphorePermit>;
+
 /// One connection.
 pub(crate) struct Conn {
     io: Box<dyn Io>,
+    turn: Turn,
     /// What was read and not used.
     rest: Vec<u8>,
 }
@@ -64,8 +69,8 @@ fn ended() -> io::Error {
 }
 
 impl Conn {
-    pub fn new(io: Box<dyn Io>) -> Conn {
-        Conn { io, rest: Vec::new() }
+    pub fn new(io: Box<dyn Io>, turn: Turn) -> Conn {
+        Conn { io, turn, rest: Vec::new() }
     }
 
     /// Reports whether the sidecar has kept the connection: it sends nothing without a call.
@@ -83,6 +88,7 @@ impl Conn {
             self.io.flush().await
         }
         .await;
+        self.turn = None;
         match (self.head().await, written) {
             (Ok(head), _) => Ok(head),
             (Err(broken), Ok(())) => Err(broken),
@@ -229,7 +235,7 @@ mod tests {
     use super::*;
 
     fn of(text: &'static [u8]) -> Conn {
-        Conn::new(Box::new(Slow(text)))
+        Conn::new(Box::new(Slow(text)), None)
     }
 
     /// One byte at a time.

@@ -149,7 +149,7 @@ impl Transport {
         }
         let mut conn = match kept {
             Some(conn) => conn,
-            None => self.at.dial().await.map_err(|e| self.failure(&call, Failure::Dial(e)))?,
+            None => self.at.dial(self.at.turn().await).await.map_err(|e| self.failure(&call, Failure::Dial(e)))?,
         };
         let head = conn.send(&request).await.map_err(|broken| self.failure(&call, Failure::Broken(broken)))?;
         let (text, conn) = self.read(conn, head, &call.about).await?;
@@ -184,19 +184,22 @@ impl Transport {
 
     /// Sends a call over a connection that was kept, or a new one, and reads the head of its answer.
     async fn connected(&self, call: &Call, request: &[u8]) -> Result<(Conn, Head), Failure> {
-        loop {
-            let kept = crate::lock(&self.idle).pop();
-            let Some((mut conn, since)) = kept else { break };
+        let kept = || crate::lock(&self.idle).pop();
+        let turn = loop {
+            let found = kept();
+            let turn = if found.is_none() { self.at.turn().await } else { None };
+            let Some((mut conn, since)) = found.or_else(kept) else { break turn }; // a call may have ended meanwhile
+            drop(turn);
             if since.elapsed() >= IDLE_TIMEOUT || !conn.is_open().await {
                 continue;
             }
             match conn.send(request).await {
                 Ok(head) => return Ok((conn, head)),
-                Err(broken) if broken.silent && call.repeatable => break, // the sidecar has just closed it
+                Err(broken) if broken.silent && call.repeatable => break self.at.turn().await, // the sidecar has just closed it
                 Err(broken) => return Err(Failure::Broken(broken)),
             }
-        }
-        let mut conn = self.at.dial().await.map_err(Failure::Dial)?;
+        };
+        let mut conn = self.at.dial(turn).await.map_err(Failure::Dial)?;
         let head = conn.send(request).await.map_err(Failure::Broken)?;
         Ok((conn, head))
     }
@@ -257,7 +260,7 @@ impl Transport {
         let timeout = call.timeout.unwrap_or(SILENCE);
         let opened = async {
             let request = self.request(&call)?;
-            let mut conn = self.at.dial().await.map_err(|e| self.failure(&call, Failure::Dial(e)))?;
+            let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.failure(&call, Failure::Dial(e)))?;
             let head = conn.send(&request).await.map_err(|broken| self.failure(&call, Failure::Broken(broken)))?;
             if head.status != 200 {
                 return Err(match self.read(conn, head, &call.about).await?.0 {

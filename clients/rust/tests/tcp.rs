@@ -99,6 +99,25 @@ async fn tls() {
     assert!(!sidecar.log().contains(TOKEN), "the log shows the token");
 }
 
+// Proves: client many connections
+/// Above 64 connections that have shown no token, the sidecar ends the oldest.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_app_begins_with_many_calls() {
+    let (files, ca) = (Files::new("many"), authority());
+    let sidecar = sidecar(&files, &ca, "localhost", 2100);
+    let (token, ca) = (files.write("token", TOKEN), files.write("ca", ca.pem()));
+    let client = builder(&format!("https://localhost:{}", port(&sidecar).await), &token, &ca).build();
+    let calls: Vec<_> = (0..300)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.acquire(&format!("many:{n}"), Options::new()).await?.release().await })
+        })
+        .collect();
+    for call in calls {
+        within("a call", call).await.unwrap().unwrap();
+    }
+}
+
 /// A token is read again when its file changes, so it is replaced without a restart.
 #[tokio::test]
 async fn a_token_is_read_again() {

@@ -196,6 +196,7 @@ class AsyncTransport:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._sockets = _fork.Sockets()
+        self._turns = _fork.Turns(over_tcp=not core.endpoint.path)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: list[Connection] = []
         self._opening = asyncio.Lock()
@@ -300,20 +301,35 @@ class AsyncTransport:
                 connection.abort()
             else:
                 self._idle.append(connection)
+                self._turns.wake()
             return answer
 
     async def _take(self, make: _Make[Conn], call: Call, patience: _fork.Patience) -> tuple[Conn, bool]:
-        """Returns a connection, and whether a call was made on it before."""
+        """Returns a connection, and whether a call was made on it before. The caller uses it before other tasks run."""
         while True:
             idle = patience.take(self._idle)
             if idle is not None:
                 return cast(Any, idle), True
+            turn = self._turns.take()
+            if turn is None:
+                if patience.left() <= 0 or call.late():
+                    raise self.core.unreachable(_fork.no_turn())
+                await self._wait_for_turn(patience)
+                continue
             try:
                 return await self._connect(make, call.left()), False
             except OSError as e:
                 if not patience.try_again(e, len(self._sockets)):
                     raise self.core.unreachable(e) from e
+            finally:
+                turn.over()  # it wakes another task, which runs later than this one sends its request
             await asyncio.sleep(patience.PAUSE)
+
+    async def _wait_for_turn(self, patience: _fork.Patience) -> None:
+        assert self._loop is not None
+        woken = self._loop.create_future()
+        with self._turns.waiting(partial(_set, woken)):
+            await asyncio.wait({woken}, timeout=max(min(patience.left(), self._turns.LOOK), 0))
 
     async def _connect(self, make: _Make[Conn], limit: float | None) -> Conn:
         assert self._loop is not None
@@ -397,6 +413,7 @@ class AsyncTransport:
             if session is not None:
                 session.end()
         self._loop = loop
+        self._turns = _fork.Turns(over_tcp=not self.core.endpoint.path)
         self._idle = []
         self._opening = asyncio.Lock()
         self._cleanups = set()
@@ -408,6 +425,11 @@ class AsyncTransport:
         self._sockets.close_copies()
         self._loop = None
         self.core.forked()
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _wake(transport: weakref.ref[AsyncTransport], session: Session, now: bool = False) -> None:

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import socket
 import ssl
 import threading
 import time
 import weakref
+from collections import deque
+from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+
+# The most connections over TCP that have sent no request yet. Above 64 that have shown no token, the sidecar ends the
+# oldest.
+MAX_UNSENT = 16
 
 
 class _Forks(Protocol):
@@ -105,6 +112,82 @@ class Sockets:
         return len(self._open)
 
 
+class Turn:
+    """The right to make a connection, until its first request was sent."""
+
+    __slots__ = ("__weakref__", "_turns")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def over(self) -> None:
+        """Gives it to the next call. It may be called again."""
+        self._turns.end(self)
+
+
+class Turns:
+    """The turns of one client: over TCP as many as connections may have sent nothing, else any number."""
+
+    # Seconds. A waiting call looks again after that, because an interruption may lose its wake-up.
+    LOOK = 1.0
+
+    def __init__(self, over_tcp: bool) -> None:
+        self._most = MAX_UNSENT if over_tcp else math.inf
+        self._taken: weakref.WeakSet[Turn] = weakref.WeakSet()  # weak, so that an interruption loses none
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    def take(self) -> Turn | None:
+        """A turn, if one is free."""
+        with _guard:
+            if len(self._taken) >= self._most:
+                return None
+            turn = Turn(self)
+            self._taken.add(turn)
+            return turn
+
+    def end(self, turn: Turn) -> None:
+        """See `Turn.over`."""
+        with _guard:
+            self._taken.discard(turn)
+        self.wake()
+
+    @contextlib.contextmanager
+    def waiting(self, wake: Callable[[], object]) -> Generator[None, None, None]:
+        """Calls `wake` when there may be something for a call: a turn, or an idle connection."""
+        self._waiting.append(wake)
+        if len(self._taken) < self._most:  # meanwhile
+            self.wake()
+        try:
+            yield
+        except BaseException:
+            if not self._leave(wake):
+                self.wake()  # the next call, because this one does nothing with it
+            raise
+        self._leave(wake)
+
+    def _leave(self, wake: Callable[[], object]) -> bool:
+        """Returns whether it still waited."""
+        with _guard:
+            waits = wake in self._waiting
+            if waits:
+                self._waiting.remove(wake)
+            return waits
+
+    def wake(self) -> None:
+        """Wakes the call that has waited longest."""
+        if not self._waiting:
+            return
+        with _guard:
+            wake = self._waiting.popleft() if self._waiting else None
+        if wake is not None:
+            wake()
+
+
+def no_turn() -> OSError:
+    """Why a call got no turn."""
+    return TimeoutError(errno.ETIMEDOUT, f"{MAX_UNSENT} other connections were being made for too long")
+
+
 class Patience:
     """How long to try to get a connection: if the sidecar's backlog is full, or there is no room for one more.
 
@@ -133,9 +216,17 @@ class Patience:
             return None
         return taken
 
+    def takes(self, idle: list[T]) -> bool:
+        """Whether `take` would find one."""
+        return not self._fresh and len(idle) > self._waits
+
+    def left(self) -> float:
+        """The seconds until it ends."""
+        return self._end - time.monotonic()
+
     def try_again(self, error: OSError, connections: int) -> bool:
         """Whether to try again after no new one could be made. `connections`: how many this client has."""
-        if time.monotonic() >= self._end:
+        if self.left() <= 0:
             return False
         if isinstance(error, BlockingIOError):
             return True

@@ -24,6 +24,7 @@ class Transport:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._sockets = _fork.Sockets()
+        self._turns = _fork.Turns(over_tcp=not core.endpoint.path)
         self._idle: list[socket.socket] = []
         self._opening = threading.Lock()
         self._kind = threading.Lock
@@ -73,10 +74,10 @@ class Transport:
         self.core.require(call)
         data = self.core.encode(call)
         call.begin()
-        sock, _ = self._take(call, _fork.Patience(self.core.timeout, waits=False, fresh=True))
+        sock, turn = self._take(call, _fork.Patience(self.core.timeout, waits=False, fresh=True))
         try:
             sock.settimeout(call.timeout)
-            sock.sendall(data)
+            _send(sock, data, turn)
         except OSError as e:
             self._sockets.close(sock)
             raise self.core.broken(f"broke the connection ({e})") from e
@@ -142,16 +143,16 @@ class Transport:
         patience = _fork.Patience(self.core.timeout, call.waits)
         call.begin()
         while True:
-            sock, reused = self._take(call, patience)
+            sock, turn = self._take(call, patience)
             try:
-                answer = _exchange(sock, call, data)
+                answer = _exchange(sock, call, data, turn)
             except OSError as e:
                 self._sockets.close(sock)
                 if isinstance(e, TimeoutError):
                     if not call.late():
                         raise  # not of the socket, but of a signal's handler
                     raise self.core.timed_out(call) from None
-                if not call.again(reused):
+                if not call.again(reused=turn is None):
                     raise self.core.broken(f"broke the connection ({e})") from e
                 self._drop_idle()  # after a restart of the sidecar all are dead
                 call.repeated = True
@@ -163,19 +164,33 @@ class Transport:
                 self._sockets.close(sock)
             else:
                 self._idle.append(sock)
+                self._turns.wake()
             return answer
 
-    def _take(self, call: Call, patience: _fork.Patience) -> tuple[socket.socket, bool]:
-        """Returns a connection, and whether a call was made on it before."""
+    def _take(self, call: Call, patience: _fork.Patience) -> tuple[socket.socket, _fork.Turn | None]:
+        """Returns a connection, and the turn of a new one; None: a call was made on it before."""
         while True:
             sock = patience.take(self._idle)
             if sock is not None:
-                return sock, True
+                return sock, None
+            turn = self._turns.take()
+            if turn is None:
+                if patience.left() <= 0 or call.late():
+                    raise self.core.unreachable(_fork.no_turn())
+                woken = threading.Event()
+                with self._turns.waiting(woken.set):
+                    if not patience.takes(self._idle):  # meanwhile
+                        woken.wait(max(min(patience.left(), self._turns.LOOK), 0))
+                continue
             try:
-                return self._connect(call.left()), False
+                return self._connect(call.left()), turn
             except OSError as e:
+                turn.over()
                 if not patience.try_again(e, len(self._sockets)):
                     raise self.core.unreachable(e) from e
+            except BaseException:
+                turn.over()
+                raise
             time.sleep(patience.PAUSE)
 
     def _connect(self, limit: float | None) -> socket.socket:
@@ -226,6 +241,7 @@ class Transport:
     def _forked(self) -> None:
         # In the child. The other threads are gone, and their mutexes stay locked.
         self._sockets.close_copies()
+        self._turns = _fork.Turns(over_tcp=not self.core.endpoint.path)
         self._idle = []
         self._kind, self._opening = threading.Lock, threading.Lock()
         self._reader = None
@@ -242,11 +258,19 @@ def _keep(transport: weakref.ref[Transport], session: Session, wake: threading.E
         wake.clear()
 
 
-def _exchange(sock: socket.socket, call: Call, data: bytes) -> _wire.Answer:
+def _send(sock: socket.socket, data: bytes, turn: _fork.Turn | None) -> None:
+    try:
+        sock.sendall(data)
+    finally:
+        if turn is not None:
+            turn.over()
+
+
+def _exchange(sock: socket.socket, call: Call, data: bytes, turn: _fork.Turn | None) -> _wire.Answer:
     parser = _wire.AnswerParser()
     sock.settimeout(call.left())
     call.sent = time.monotonic()
-    sock.sendall(data)
+    _send(sock, data, turn)
     while True:
         piece = sock.recv(65536)
         if not piece:

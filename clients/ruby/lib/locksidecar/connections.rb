@@ -137,33 +137,56 @@ module Locksidecar
   class Connections
     # The most idle ones.
     MOST_IDLE = 16
+    # The most that have sent no request yet, over TCP. Above 64 that have shown no token, the sidecar ends the oldest.
+    MOST_UNSENT = 16
 
     def initialize(endpoint)
       @endpoint = endpoint
       @open = {}.compare_by_identity
       @idle = []
+      @unsent = {}.compare_by_identity
       @mutex = Mutex.new
+      @turns = ConditionVariable.new # for calls that wait until one may be made, or is idle
     end
 
-    # Takes an idle one, or makes one, which is to be opened. Returns it, and whether a call was made on it before.
+    # Takes an idle one, or makes one, which is to be opened. Returns it, and whether a call was made on it before; nil: none
+    # may be made now.
     def take(patience)
-      connection = @mutex.synchronize { patience.take(@idle) }
-      return [connection, true] if connection
+      @mutex.synchronize do
+        connection = patience.take(@idle)
+        return [connection, true] if connection
+        return if full?
 
-      connection = Connection.new(@endpoint)
-      @open[connection] = true
-      [connection, false]
+        connection = Connection.new(@endpoint)
+        @unsent[connection] = true unless @endpoint.path
+        @open[connection] = true
+        [connection, false]
+      end
+    end
+
+    # Waits until there is one for this call, at most for these seconds. It may return early.
+    def await_turn(patience, seconds)
+      @mutex.synchronize { @turns.wait(@mutex, seconds) if full? && !patience.takes?(@idle) }
+    end
+
+    # Notes that its first request was sent.
+    def sent(connection)
+      @mutex.synchronize { @turns.signal if @unsent.delete(connection) }
     end
 
     # Gives one back after a complete answer.
     def give(connection)
-      kept = @mutex.synchronize { @idle << connection if @idle.size < MOST_IDLE }
+      kept = @mutex.synchronize do
+        @turns.signal
+        @idle << connection if @idle.size < MOST_IDLE
+      end
       close(connection) unless kept
     end
 
     def close(connection)
       @open.delete(connection)
       connection.close
+      sent(connection)
     end
 
     def drop_idle
@@ -177,6 +200,10 @@ module Locksidecar
     def close_copies = @open.keys.each(&:close)
 
     def size = @open.size
+
+    private
+
+    def full? = @unsent.size >= MOST_UNSENT
   end
 
   # How long to try to get a connection: if the sidecar's backlog is full, or there is no room for one more.
@@ -187,6 +214,8 @@ module Locksidecar
   # @api private
   class Patience
     PAUSE = 0.01
+    # So often a call that waits for its turn looks again: an interruption may lose its wake-up.
+    LOOK = 0.25
 
     # fresh: only a new connection will do.
     def initialize(timeout, waits: false, fresh: false)
@@ -195,7 +224,18 @@ module Locksidecar
     end
 
     # Takes an idle connection, if there is one for this call.
-    def take(idle) = (idle.pop unless @fresh || idle.size < (@waits ? 2 : 1))
+    def take(idle) = (idle.pop if takes?(idle))
+
+    def takes?(idle) = !@fresh && idle.size >= (@waits ? 2 : 1)
+
+    # Waits until a connection may be made. Returns false if it is too late: at the end of its time, or `hurry` seconds after
+    # somebody wanted to interrupt this thread.
+    def await_turn(connections, hurry)
+      @ends = [@ends, Clock.now + hurry].min if hurry && Thread.pending_interrupt?
+      left = @ends - Clock.now
+      connections.await_turn(self, [left, LOOK].min) if left.positive?
+      left.positive?
+    end
 
     # Whether to try again after no new one could be made. `open`: how many this client has.
     def again?(error, open)

@@ -156,6 +156,7 @@ module Locksidecar
       Interrupts.whole do
         call.sent = Clock.now
         connection.write(data, call.timeout || timeout)
+        @connections.sent(connection)
       end
       until answer
         come = connection.wait(began, call.timeout, hurry(call))
@@ -179,12 +180,20 @@ module Locksidecar
         connection = reused = nil
         Interrupts.whole do
           connection, reused = @connections.take(patience)
-          yield connection, reused
+          yield connection, reused if connection
         end
+        next await_turn(call, began, patience) unless connection
         return if open?(connection, call, began, patience)
 
         sleep(Patience::PAUSE)
       end
+    end
+
+    def await_turn(call, began, patience)
+      late = call.timeout && Clock.now >= began + call.timeout
+      return if !late && patience.await_turn(@connections, hurry(call))
+
+      raise trouble.unreachable(Errno::ETIMEDOUT.new("others were being made"))
     end
 
     # Returns false if there is no room for one more now: then try again.
@@ -202,6 +211,7 @@ module Locksidecar
 
     def begin_stream(call, connection)
       connection.write(call.encode(endpoint), timeout)
+      @connections.sent(connection)
       Stream.new(@connections, connection, trouble)
     rescue SystemCallError, IOError => e
       raise trouble.broken("broke the connection (#{e.message})")

@@ -32,6 +32,7 @@ class VirtualThreadsTest {
     manyWait(Sidecar.inMemory());
   }
 
+  // Proves: client many connections
   @Test
   void manyWaitForOneLockOverTls() throws Exception {
     manyWait(TlsSidecar.inMemory());
