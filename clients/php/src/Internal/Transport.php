@@ -367,7 +367,8 @@ final class Transport
     }
 
     /**
-     * Takes an idle connection, or makes one.
+     * Takes an idle connection, or makes one. The other clients limit how many of theirs have sent nothing, because the sidecar ends the oldest of more than
+     * 64 without a token. A PHP process makes one call at a time, so it has one such connection.
      *
      * @return array{Connection, bool} it, and whether a call was made on it before
      */
