@@ -29,8 +29,8 @@ func testsOf(t *testing.T, pkg string) map[string]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^(?:func|\s*def|\s*public function) (\w+)`).FindAllStringSubmatch(string(text), -1) {
-			found[m[1]] = true
+		for _, m := range regexp.MustCompile(`(?m)^(?:func|\s*def|\s*public function|  void|  Stream<DynamicTest>) (\w+)|^\s*test\("([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
+			found[m[1]+m[2]] = true
 		}
 	}
 	return found
@@ -125,6 +125,12 @@ func TestJudgeClient(t *testing.T) {
 		"phpunit green":  {out: "OK (1 test, 2 assertions)\n"},
 		"phpunit red":    {out: "1) X::testY\nFailed asserting that null is true.\n\nFAILURES!\nTests: 1, Assertions: 2, Failures: 1.\n", ended: ended, red: true, said: "Failed asserting that null is true."},
 		"no phpunit":     {out: "No tests executed!\n", wrong: true},
+		"node green":     {out: "# tests 1\n# pass 1\n# fail 0\n"},
+		"node red":       {out: "not ok 1 - x\n  ---\n  error: 'no'\n  ...\n# pass 0\n# fail 1\n", ended: ended, red: true, said: "error: 'no'"},
+		"no node":        {out: "# tests 0\n# pass 0\n# fail 0\n", wrong: true},
+		"surefire green": {out: "[INFO] Tests run: 1, Failures: 0, Errors: 0, Skipped: 0\n"},
+		"surefire red":   {out: "[ERROR] Tests run: 1, Failures: 1, Errors: 0, Skipped: 0\n[ERROR]   TcpTest.x:7 no\n", ended: ended, red: true, said: "[ERROR]   TcpTest.x:7 no"},
+		"no surefire":    {out: "[ERROR] No tests matching pattern\n", ended: ended, wrong: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var v verdict

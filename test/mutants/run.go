@@ -40,7 +40,7 @@ func (g *ground) compile(ctx context.Context, pkg string) (binary string, err er
 		}
 	}
 	if runners[filepath.Ext(pkg)] != nil {
-		return pkg, nil
+		return pkg, g.compileClient(ctx, pkg)
 	}
 	binary = filepath.Join(g.bin, strings.ReplaceAll(strings.TrimPrefix(pkg, "./"), "/", "-")+".test")
 	// -trimpath: what was compiled in another copy need not be compiled again. Without
@@ -52,6 +52,32 @@ func (g *ground) compile(ctx context.Context, pkg string) (binary string, err er
 		return "", fmt.Errorf("it does not compile: %s", bytes.TrimSpace(out))
 	}
 	return binary, nil
+}
+
+// compilers are the commands that compile a client and its tests, by the ending of the test's file, in the client's folder. The packages that Node needs are
+// those of the repository.
+var compilers = map[string]func(from string) []string{
+	".ts": func(from string) []string {
+		const all = `ln -sfn "$0" node_modules && node_modules/.bin/tsc -p tsconfig.json && node_modules/.bin/tsc -p test/tsconfig.json`
+		return []string{"sh", "-c", all, filepath.Join(from, clients, "node", "node_modules")}
+	},
+	".java": func(string) []string { return []string{"mvn", "-q", "-B", "-ntp", "-pl", "client", "test-compile"} },
+}
+
+// compileClient compiles a client in another language, if that is to be compiled.
+func (g *ground) compileClient(ctx context.Context, pkg string) error {
+	compiler := compilers[filepath.Ext(pkg)]
+	if compiler == nil {
+		return nil
+	}
+	argv := compiler(g.from)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	folder, _, _ := strings.Cut(strings.TrimPrefix(pkg, clients), "/")
+	cmd.Dir = filepath.Join(g.top, clients, folder)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("it does not compile: %s", bytes.TrimSpace(out))
+	}
+	return nil
 }
 
 // build compiles the sidecar.
@@ -91,6 +117,14 @@ var runners = map[string]func(from, file, name string) []string{
 	".rb": func(_, file, name string) []string { return []string{"ruby", file, "-n", name} },
 	".php": func(_, file, name string) []string {
 		return []string{"phpunit", "--filter", "/::" + name + "( |$)/", file}
+	},
+	".ts": func(_, file, name string) []string {
+		compiled := filepath.Join("build", strings.TrimSuffix(filepath.Base(file), ".ts")+".js")
+		return []string{"node", "--test", "--test-reporter=tap", "--test-name-pattern=^" + regexp.QuoteMeta(name) + "$", compiled}
+	},
+	".java": func(_, file, name string) []string {
+		class := strings.TrimSuffix(filepath.Base(file), ".java")
+		return []string{"mvn", "-B", "-ntp", "-pl", "client", "surefire:test", "-Dtest=" + class + "#" + name}
 	},
 }
 
@@ -172,10 +206,10 @@ func (v *verdict) judge(out string, ended error) error {
 }
 
 var (
-	// counts is what a runner says of the tests that it ran: pytest, minitest, PHPUnit.
-	counts = regexp.MustCompile(`(?m)^(?:=*\s*)?(\d+ (?:failed|passed)\b.*|[1-9]\d* runs, .*|OK \(\d+ tests?, .*|Tests: [1-9].*)$`)
+	// counts is what a runner says of the tests that it ran: pytest, minitest, PHPUnit, Node, Maven.
+	counts = regexp.MustCompile(`(?m)^(?:=*\s*)?(\d+ (?:failed|passed)\b.*|[1-9]\d* runs, .*|OK \(\d+ tests?, .*|Tests: [1-9].*|# (?:pass|fail) [1-9]\d*|\[\w+\] Tests run: [1-9].*)$`)
 	// reason is what a failed test says.
-	reason = regexp.MustCompile(`(?m)^(?:E +|\S+Error: |\S+Exception: |Failed asserting |Expected |Locksidecar\S+: |Mutant\S* ).*$`)
+	reason = regexp.MustCompile(`(?m)^(?:E +|\S+Error: |\S+Exception: |Failed asserting |Expected |Locksidecar\S+: |Mutant\S* |\s+error: '|\[ERROR\]   ).*$`)
 )
 
 // timedOut is what `timeout` returns.
