@@ -11,6 +11,7 @@ require (
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/locksidecar/locksidecar v0.0.0-00010101000000-000000000000
+	github.com/locksidecar/locksidecar/clients/go v0.1.0
 	github.com/redis/go-redis/v9 v9.17.3
 	github.com/rs/zerolog v1.28.0
 	go.etcd.io/etcd/api/v3 v3.6.16

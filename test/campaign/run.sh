@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What the campaign and its relatives run: test/campaign/run.sh KIND. Options come from the environment, as in `make campaign STORE=etcd LENGTH=1h`.
 #   brief           each kind of fault once, failovers, upgrades, and the campaign's own parts: `make test-campaign` (as root)
-#   brief-clients   programs on the clients for Python and Node, each kind of fault once: `make test-campaign-clients` (as root). Those on the client
-#                   for the JVM run each night, because Maven takes longer than the rest
+#   brief-clients   programs on the clients for Python, Node, Go, Ruby and PHP, each kind of fault once: `make test-campaign-clients` (as root). Those on
+#                   the client for the JVM run each night, because Maven takes longer than the rest
 #   rounds          rounds with faults of all kinds: `make campaign` (as root). STORE=postgres, etcd, mysql, redis, redis-cluster; SEED=1; LENGTH=10m
 #                   (0: one short round); FAULTS=cut,failover; POOLED=true: behind PgBouncer;
 #                   KEEP=200ms,1s,0: for how long each sidecar keeps released keys. A failed round prints the command that repeats it
@@ -20,8 +20,8 @@ kind=${1:-}
 needs=(go)
 case $kind in
   brief | rounds | failover) needs+=(campaign) ;;
-  brief-clients) needs+=(campaign python node) ;;
-  clients) needs+=(campaign python node java) ;;
+  brief-clients) needs+=(campaign python node ruby php) ;;
+  clients) needs+=(campaign python node ruby php java) ;;
 esac
 "$root/test/deps.sh" "${needs[@]}"
 
@@ -43,7 +43,7 @@ case $kind in
   brief-clients) run -timeout 5m -run '^TestClients$' ./clients ;;
   rounds) run -timeout 0 -run '^TestCampaign$' . -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" -faults "${FAULTS:-}" -pooled="${POOLED:-false}" -keep "${KEEP:-200ms,1s,0}" ;;
   clients) run -timeout 0 -run '^TestClients$' ./clients -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" \
-    -programs "${PROGRAMS:-py-threads,py-asyncio,py-gevent,py-processes,node,java}" -faults "${FAULTS:-}" -forms "${FORMS:-}" ;;
+    -programs "${PROGRAMS:-py-threads,py-asyncio,py-gevent,py-processes,node,go,ruby,php,java}" -faults "${FAULTS:-}" -forms "${FORMS:-}" ;;
   failover) run -timeout 0 -run '^TestFailover$' ./failover -failovers "${FAILOVERS:-50}" ;;
   upgrade) run -timeout 0 ./upgrade -length "${LENGTH:-10m}" ;;
   soak) run -timeout 0 -run '^TestSoak$' ./soak -binary "$root/bin/locksidecar" -length "${LENGTH:-30m}" -results RESULTS.md ;;

@@ -1,4 +1,4 @@
-// Package clients lets programs on the clients for Python, Node and the JVM run, while they are interrupted, cancelled, forked
+// Package clients lets programs on the clients for Python, Node, Go, Ruby, PHP and the JVM run, while they are interrupted, cancelled, forked
 // and frozen, and while their sidecars and the store fail and hang. It is for whoever asks whether an app can rely on a client.
 //
 // A program is an app with one client and some threads, tasks, greenlets or children. They want the same few keys in all ways that

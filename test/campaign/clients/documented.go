@@ -20,6 +20,12 @@ const (
 	limited     meaning = "limit"
 )
 
+// codes are those of the clients whose errors have codes.
+var codes = map[string]meaning{
+	"held": held, "wait_timeout": waitTimeout, "lock_lost": lockLost, "not_holder": notHolder, "session_ended": ended,
+	"unreachable": unreached, "connection_lost": unreached, "timeout": unreached, "store_unavailable": storeAway, "draining": draining, "limit": limited,
+}
+
 // meanings are the errors that programs may see here, by the names that the clients' READMEs have. Everything else is a fault of a
 // client: an error of the language, or one that says that a call was wrong.
 var meanings = map[string]map[string]meaning{
@@ -28,9 +34,17 @@ var meanings = map[string]map[string]meaning{
 		"locksidecar.errors.NotHolder": notHolder, "locksidecar.errors.SessionEnded": ended, "locksidecar.errors.Unavailable": unreached,
 		"locksidecar.errors.StoreUnavailable": storeAway, "locksidecar.errors.Draining": draining, "locksidecar.errors.LimitReached": limited,
 	},
-	"node": {
-		"held": held, "wait_timeout": waitTimeout, "lock_lost": lockLost, "not_holder": notHolder, "session_ended": ended,
-		"unreachable": unreached, "connection_lost": unreached, "timeout": unreached, "store_unavailable": storeAway, "draining": draining, "limit": limited,
+	"node": codes,
+	"go":   codes,
+	"ruby": {
+		"Locksidecar::LockHeld": held, "Locksidecar::WaitTimeout": waitTimeout, "Locksidecar::LockLost": lockLost,
+		"Locksidecar::NotHolder": notHolder, "Locksidecar::SessionEnded": ended, "Locksidecar::Unavailable": unreached,
+		"Locksidecar::StoreUnavailable": storeAway, "Locksidecar::Draining": draining, "Locksidecar::LimitReached": limited,
+	},
+	"php": {
+		`Locksidecar\Exception\LockHeld`: held, `Locksidecar\Exception\WaitTimeout`: waitTimeout, `Locksidecar\Exception\LockLost`: lockLost,
+		`Locksidecar\Exception\NotHolder`: notHolder, `Locksidecar\Exception\SessionEnded`: ended, `Locksidecar\Exception\Unavailable`: unreached,
+		`Locksidecar\Exception\StoreUnavailable`: storeAway, `Locksidecar\Exception\Draining`: draining, `Locksidecar\Exception\LimitReached`: limited,
 	},
 	"java": {
 		"LockHeldException": held, "WaitTimeoutException": waitTimeout, "LockLostException": lockLost, "NotHolderException": notHolder,

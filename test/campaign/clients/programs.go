@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// programs are those of a run, in the order of the apps.
-var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes", "node", "java"}
+// programs are those of a run, in the order of the apps. Without a choice all but the last run.
+var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes", "node", "go", "ruby", "php", "java"}
 
 const (
 	// actors are the threads or tasks of a program.
@@ -50,8 +50,19 @@ func tree() string {
 	return here
 }
 
-// command is how a program is started. Each has little memory, so that one that grows ends.
-func (t task) command() *exec.Cmd {
+// buildGo compiles the program on the client for Go into a folder, and returns its path.
+func buildGo(folder string) (string, error) {
+	program := filepath.Join(folder, "program-go")
+	build := exec.Command("go", "build", "-race", "-o", program, "./go")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1", "GOFLAGS=-buildvcs=false")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("clients: building the program for Go: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+// command is how a program is started; compiled is that for Go. Each has little memory, so that one that grows ends.
+func (t task) command(compiled string) *exec.Cmd {
 	text, err := json.Marshal(t)
 	if err != nil {
 		panic(err) // strings and numbers
@@ -64,6 +75,12 @@ func (t task) command() *exec.Cmd {
 		cmd = exec.Command(filepath.Join(tree(), "clients", "python", ".venv", "bin", "python"), filepath.Join(here, "python", "worker.py"), string(text))
 	case "node":
 		cmd = exec.Command("node", "--enable-source-maps", "--max-old-space-size=64", filepath.Join(here, "node", "worker.mjs"), string(text))
+	case "go":
+		cmd = exec.Command(compiled, string(text))
+	case "ruby":
+		cmd = exec.Command("ruby", filepath.Join(here, "ruby", "worker.rb"), string(text))
+	case "php":
+		cmd = exec.Command("php", "-d", "memory_limit=64M", filepath.Join(here, "php", "worker.php"), string(text))
 	case "java":
 		classes, _ := os.ReadFile(filepath.Join(tree(), "clients", "java", "client", "target", "classpath"))
 		path := filepath.Join(tree(), "clients", "java", "client", "target", "classes") + ":" + strings.TrimSpace(string(classes))

@@ -51,9 +51,11 @@ type Terms struct {
 	// Length is for how long faults strike; 0: until each kind has struck once.
 	Length   time.Duration
 	Programs []string
-	Forms    []string // of acquires; empty: all
-	Kinds    []fault.Kind
-	Store    world.Engine
+	// Go is the path of the program for Go, if it is among them.
+	Go    string
+	Forms []string // of acquires; empty: all
+	Kinds []fault.Kind
+	Store world.Engine
 }
 
 // rounds are how often all is looked at, while the programs go on.
@@ -145,7 +147,7 @@ func (c *campaign) app(name, records string, sockets []string) *exec.Cmd {
 	cmd := task{
 		Name: name, Program: c.terms.Programs[index], Records: records, Socket: sockets[sidecar], Sidecar: sidecar,
 		Seed: c.terms.Seed*1001 + uint64(start), Actors: actors, Timeout: timeout.Seconds(), Reconnect: reconnect.Seconds(), TTL: asked.Seconds(), Forms: c.terms.Forms, Offset: offset(),
-	}.command()
+	}.command(c.terms.Go)
 	read, write, err := os.Pipe()
 	if err != nil {
 		panic(err)
