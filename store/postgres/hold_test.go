@@ -343,6 +343,24 @@ func TestShortenedHoldHintsTheNextWaiter(t *testing.T) {
 	want(t, check(t, s, first), store.Granted)
 }
 
+// The answer to a release is lost, and with it the hint to the waiter that now has to wait for the end of the hold. A repeat of the release
+// sends the hint again.
+func TestARepeatedReleaseHintsAgainBehindAHold(t *testing.T) {
+	t.Parallel()
+	s, awaitHint := hearing(t)
+	ask := s.holdFor("k", 24*time.Hour)
+	claim := store.Claim{Key: "k", Lease: ask.Lease}
+	claim.Token = want(t, acquire(t, s, ask), store.Granted).Token
+	waiter := askFor("k", openLease(t, s, time.Hour))
+	want(t, enqueue(t, s, waiter), store.Queued)
+	for _, status := range []store.ClaimStatus{store.Holds, store.Released} {
+		if v := release(t, s, claim); v.Status != status {
+			t.Fatalf("status %d, want %d", v.Status, status)
+		}
+		awaitHint(waiter.ID)
+	}
+}
+
 // A sidecar with many holds dies. A few statements keep their keys and drop the waiters of its
 // leases.
 func TestTheHoldsOfADeadInstance(t *testing.T) {

@@ -31,7 +31,7 @@ import (
 //
 // A session's attempt whose lease was lost is withdrawn only if something of it outlives the lease: see outlivesLoss. Otherwise the revocation of
 // the lease frees all. The same holds if its answer comes after the loss. Each withdrawal and release is repeated for as long as the store may still
-// have something of the attempt: see mayHave.
+// have something of the attempt: see mayHave. What an attempt that is over no longer uses, it gives up in [Attempt.end] (phase.go).
 
 // Cancel makes the attempt hand back what it has won or still wins.
 func (b *Attempt) Cancel() { b.leave(callerLeft) }
