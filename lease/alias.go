@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"github.com/locksidecar/locksidecar/lease/internal/beat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
@@ -38,6 +39,9 @@ type (
 	Config             = types.Config
 	LimitError         = types.LimitError
 )
+
+// Beat lets the managers of one process renew their leases at the same time: see [Config]. The zero value is ready.
+type Beat = beat.Beat
 
 // Session owns locks. It ends with its connection.
 type Session = holdings.Session

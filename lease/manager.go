@@ -101,7 +101,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	m.leases = heartbeat.New(m.ctx, heartbeat.Config{
 		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval, StoreTimeout: cfg.StoreTimeout,
 		Store: st, Lanes: m.lanes, Clock: cfg.Clock, Log: cfg.Logger, Observer: m.obs, Background: m.background,
-		Users: leaseUsers{m},
+		Beat: cfg.Beat, Users: leaseUsers{m},
 	})
 	m.acquirer, err = attempt.New(m.ctx, attempt.Config{
 		Config: cfg, Observer: m.obs, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Leases: m.leases,

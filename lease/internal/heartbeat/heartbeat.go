@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/background"
+	"github.com/locksidecar/locksidecar/lease/internal/beat"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -36,7 +37,7 @@ type Store interface {
 	Ready() error
 }
 
-// Config is the configuration of leases. All fields are required.
+// Config is the configuration of leases. All fields but Beat are required.
 type Config struct {
 	// TTL is the default of a lock. RenewInterval is the longest time between two renewals of a lease.
 	// StoreTimeout limits one operation of the store.
@@ -48,6 +49,8 @@ type Config struct {
 	Log        *slog.Logger
 	Observer   *observe.Observer
 	Background *background.Runner
+	// Beat is that of the process, or nil.
+	Beat *beat.Beat
 
 	Users Users
 }
@@ -81,6 +84,10 @@ type Leases struct {
 	nextAt time.Time
 	// wake has an element if the set of leases has changed.
 	wake chan struct{}
+
+	// others are the managers that renew at the same time. It is of Run. joins is the longest interval of their leases that are due; 0: none.
+	others *beat.Member
+	joins  atomic.Int64
 
 	reaping       atomic.Bool  // the leases of predecessors are not all revoked yet
 	leftUnrevoked atomic.Int64 // failed revocations that are not repeated, including those of predecessors

@@ -12,11 +12,20 @@ import (
 )
 
 // Run renews the due leases in one statement, and loses those past their deadline, until ctx ends.
-func (ls *Leases) Run(ctx context.Context) { clock.Loop(ctx, ls.wake, ls.step) }
+func (ls *Leases) Run(ctx context.Context) {
+	ls.others = ls.cfg.Beat.Join(func(interval time.Duration) {
+		for known := ls.joins.Load(); known < int64(interval) && !ls.joins.CompareAndSwap(known, int64(interval)); {
+			known = ls.joins.Load()
+		}
+		ls.changed()
+	})
+	defer ls.others.Leave()
+	clock.Loop(ctx, ls.wake, ls.step)
+}
 
 // step tells what happens to leases as time passes. It returns the pause until the next step.
 func (ls *Leases) step() time.Duration {
-	p := ls.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
+	p := ls.plan(ls.cfg.Clock, ls.cfg.RenewInterval, time.Duration(ls.joins.Swap(0)))
 	// A lease past its deadline is lost, even if the store would still renew it.
 	for _, l := range p.past {
 		ls.LoseExpired(l)
@@ -27,6 +36,9 @@ func (ls *Leases) step() time.Duration {
 		ls.revoke(l)
 	}
 	// The due ones are renewed in the background, because the store may be slow, and deadlines are not.
+	if p.beat > 0 {
+		ls.others.Due(p.beat)
+	}
 	if len(p.due) > 0 {
 		ls.cfg.Background.Spawn(func() { ls.renew(p.due) })
 	}
@@ -38,12 +50,15 @@ type plan struct {
 	past []*Lease // past their deadline, so lost
 	idle []*Lease // without users; removed from the set, to be closed
 	due  []*Lease // to be renewed now
+	// beat is the longest interval of those that are due by themselves, and not only because a renewal has failed.
+	beat time.Duration
 	next time.Duration
 }
 
 // plan reads all leases. It removes the idle ones, and marks the due ones: they are being renewed, and count as failing until that is confirmed
-// (see LossReason). Leases that are due soon are renewed together with a due one, so that they stay together.
-func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
+// (see LossReason). Leases that are due soon are renewed together with a due one, so that they stay together. joins is the interval of a lease of another
+// manager that is due; 0: none.
+func (ls *Leases) plan(clk clock.Clock, configured, joins time.Duration) plan {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	now := clk.Now()
@@ -59,14 +74,23 @@ func (ls *Leases) plan(clk clock.Clock, configured time.Duration) plan {
 			p.next = min(p.next, l.Deadline().Sub(now))
 		default:
 			resting = append(resting, l)
-			anyDue = anyDue || !l.renewAt.After(now)
+			if due := !l.renewAt.After(now); due {
+				anyDue = true
+				if !l.failing.Load() {
+					p.beat = max(p.beat, interval(l.ttl, configured))
+				}
+			}
 		}
+	}
+	if joins >= p.beat { // the others have heard of it
+		p.beat = 0
 	}
 	for _, l := range resting {
 		p.next = min(p.next, l.Deadline().Sub(now))
-		wait := l.renewAt.Sub(now)
+		wait, its := l.renewAt.Sub(now), interval(l.ttl, configured)
+		joined := joins > 0 && wait <= min(its, joins)/2
 		switch {
-		case !anyDue || wait > interval(l.ttl, configured)/2:
+		case !joined && (!anyDue || wait > its/2):
 			p.next = min(p.next, wait)
 		case l.users.Load() == 0 && (!l.wasUsed() || ls.isRetiredLocked(l)):
 			ls.removeLocked(l) // the caller holds ls.mu, so it cannot get users

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/beat"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
@@ -287,6 +288,9 @@ type Config struct {
 
 	// Probes: readiness needs a lock that the store has granted: see package readiness. Otherwise the store's own word suffices.
 	Probes bool
+
+	// Beat, if not nil, is shared by the managers of a process: they renew their leases at the same time.
+	Beat *beat.Beat
 
 	Logger *slog.Logger
 	// Clock is the source of time; nil: the machine's clocks.
