@@ -47,6 +47,24 @@
 //   - 11, 15, 16 and 17: a MinHold keeps its key, a release with Success skips, watchers hear of a key's events, and a stop or break
 //     concerns the grant that it names: see the methods.
 //
+// # Spaces and views
+//
+// A [Store] is what one instance sees of the data: a view of a [Space]. The views of a space are in one process, and share what costs something for each
+// process, as far as the engine can. They share no locks, leases, waits or news, and an engine treats two of them as it treats two processes. A sidecar has a
+// space with one view, and costs what its view does.
+//
+//	engine      shared by the views                                              each view has
+//	memory      the data
+//	PostgreSQL  the pool, the connection that listens (for each view that needs  its channel
+//	            news), the statement that renews leases, the notifier
+//	etcd        the connection, the reads of a renewal                           a watch of its mailbox
+//	Redis       the connections, the subscription's connection, the request      its channel
+//	            that renews leases
+//	MySQL       the pool, the connection for renewals                            two connections while it needs letters
+//
+// Renewals of views that are due at the same time go together: see package internal/gather, and the beat of package lease. A renewal that fails, or waits
+// for a locked row, is one of its own view. MySQL does not share them, because a statement there waits for a locked row with all others.
+//
 // # Batches
 //
 // Every operation takes many items and answers each, in their order. The items of one call name different

@@ -30,18 +30,31 @@ type Identity struct {
 	Pod string
 }
 
+// Space is what the stores of one process share, as far as an engine can: the connections, the subscription to news, the statements that renew
+// leases. Each of its views is the [Store] of one instance. Views share no leases, locks or news: one that ends, fails or floods
+// the server with calls takes nothing from the others.
+type Space interface {
+	// Start makes the space usable. It returns an error at once if the configuration can never work. If only the server is unreachable, the
+	// space keeps trying, and its views are not ready. ctx limits Start only.
+	Start(ctx context.Context) error
+	// Stop ends the background work and closes all connections. The views are stopped before. It blocks. It may be called repeatedly, and before Start.
+	Stop()
+	// View makes the view of an instance, which is started and stopped by itself, while the space runs. An instance has one view.
+	View(id Identity) Store
+}
+
 // Store is the core that every engine implements. All methods are safe for concurrent use. [Unavailable]
 // and [OutcomeUnknown] classify its errors.
 type Store interface {
-	// Start makes the store usable. It returns an error at once if the configuration can never work. If only
+	// Start makes the store usable, if its space is. It returns an error at once if the configuration can never work. If only
 	// the server is unreachable, the store keeps trying, and Ready reports an error. ctx limits Start only.
 	//
 	// The store calls news with hand-offs to waiters, signals to holders and events of watched keys, after
 	// the commit, from any goroutine. news must not block. News is a hint that may be lost, so Check, Signals
 	// and Get decide. A nil func means that no news is needed.
 	Start(ctx context.Context, news func(News)) error
-	// Stop ends the background work and closes all connections. It blocks. It may be called repeatedly, and
-	// before Start.
+	// Stop ends the background work, and waits for operations in flight. It blocks. It may be called repeatedly, and before Start. Other
+	// views of its space go on.
 	Stop()
 	// Ready is nil if operations may succeed now; otherwise the error says why not. It does not ask the server.
 	Ready() error

@@ -36,6 +36,7 @@ type move struct {
 // opened is a store that was opened for a move.
 type opened struct {
 	store.Store
+	space store.Space
 	store.Tokens
 	url config.StoreURL
 }
@@ -51,12 +52,12 @@ func (m *move) run(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer from.Stop()
+	defer from.close()
 	to, err := m.open(ctx, "--to", m.to, true)
 	if err != nil {
 		return err
 	}
-	defer to.Stop()
+	defer to.close()
 	if err := m.drained(ctx, from, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
@@ -91,23 +92,31 @@ func (m *move) open(ctx context.Context, flag, url string, schema bool) (*opened
 		return nil, exitcode.With(exitcode.Config, errors.New(named.Replace(err.Error())))
 	}
 	cfg.AutoMigrate = schema
-	st, err := sidecar.OpenStore(cfg, slog.New(slog.DiscardHandler))
+	space, st, err := sidecar.OpenStore(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, exitcode.With(exitcode.Config, fmt.Errorf("%s: %w", flag, err))
 	}
-	o := &opened{Store: st, url: cfg.Store}
+	o := &opened{Store: st, space: space, url: cfg.Store}
 	if o.Tokens, err = store.As[store.Tokens](st, "tokens of another store"); err != nil {
 		return nil, exitcode.With(exitcode.Config, fmt.Errorf("%s is %s, whose locks end with their process: it has no tokens to keep", flag, cfg.Store))
 	}
 	if err := o.start(ctx); err != nil {
-		st.Stop()
+		o.close()
 		return nil, exitcode.With(exitcode.Unavailable, fmt.Errorf("%s %s: %w", flag, cfg.Store, err))
 	}
 	return o, nil
 }
 
+func (o *opened) close() {
+	o.Stop()
+	o.space.Stop()
+}
+
 // start waits until the store is ready.
 func (o *opened) start(ctx context.Context) error {
+	if err := o.space.Start(ctx); err != nil {
+		return err
+	}
 	if err := o.Start(ctx, nil); err != nil {
 		return err
 	}

@@ -30,75 +30,84 @@ func (s *sidecar) telemetryOptions() telemetry.Options {
 	}
 }
 
-// newStore makes the store. It calls tooOld if the database needs a newer sidecar.
-func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
-	cfg := s.Config
-	id := store.Identity{Namespace: cfg.Namespace, Instance: s.instance, Pod: cfg.Pod}
-	if cfg.Store.Kind == config.Memory {
-		return memory.NewSpace().Open(id), nil
+// SpaceOptions are what a space needs beside the configuration.
+type SpaceOptions struct {
+	Log *slog.Logger
+	// Telemetry may be nil: no traces and metrics.
+	Telemetry *telemetry.Telemetry
+	// TooOld is called, perhaps repeatedly, if the database needs a newer program. Nil: no call.
+	TooOld func(error)
+}
+
+// NewSpace makes the space of a configuration. The caller starts and stops it.
+func NewSpace(cfg config.Config, o SpaceOptions) (store.Space, error) {
+	if o.Telemetry == nil {
+		o.Telemetry = &telemetry.Telemetry{Metrics: &metrics.Set{}}
 	}
-	if cfg.Store.Kind == config.Etcd {
-		return s.onEtcd(id)
+	if o.TooOld == nil {
+		o.TooOld = func(error) {}
 	}
-	if cfg.Store.Kind == config.Redis {
-		return s.onRedis(id)
+	switch cfg.Store.Kind {
+	case config.Memory:
+		return memory.NewSpace(), nil
+	case config.Etcd:
+		return onEtcd(cfg, o)
+	case config.Redis:
+		return onRedis(cfg, o)
+	case config.MySQL:
+		return onMySQL(cfg, o)
 	}
-	if cfg.Store.Kind == config.MySQL {
-		return s.onMySQL(id, tooOld)
-	}
-	return postgres.New(postgres.Config{
-		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
-		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: s.log,
+	return postgres.NewSpace(postgres.Config{
+		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, MaxConns: cfg.PoolMaxConns,
+		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: o.TooOld, Logger: o.Log,
 		Listen: cfg.Listen, ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
-		Failover: cfg.Failover, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+		Failover: cfg.Failover, Tracers: o.Telemetry.Tracers, Metrics: o.Telemetry.Metrics.Store,
 	})
 }
 
 // serverConfig is what the stores on etcd, Redis and MySQL have in common.
-func (s *sidecar) serverConfig() cas.ServerConfig {
+func serverConfig(cfg config.Config, o SpaceOptions) cas.ServerConfig {
 	return cas.ServerConfig{
-		URL: s.Config.Store.Reveal(), Again: s.Config.Store.Again, Instance: s.instance, Timeout: s.Config.StoreTimeout,
-		Logger: s.log, Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Timeout: cfg.StoreTimeout,
+		Logger: o.Log, Tracers: o.Telemetry.Tracers, Metrics: o.Telemetry.Metrics.Store,
 	}
 }
 
-func (s *sidecar) onEtcd(id store.Identity) (store.Store, error) {
-	backend, err := etcd.New(s.serverConfig())
+func onEtcd(cfg config.Config, o SpaceOptions) (store.Space, error) {
+	server, err := etcd.NewServer(serverConfig(cfg, o))
 	if err != nil {
 		return nil, err
 	}
-	return cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log}), nil
+	return cas.NewSpace(server, cas.Config{Logger: o.Log}), nil
 }
 
-func (s *sidecar) onRedis(id store.Identity) (store.Store, error) {
-	cfg := s.Config
-	backend, err := redis.New(redis.Config{
-		ServerConfig: s.serverConfig(), MaxConns: cfg.PoolMaxConns - 1, TTL: cfg.TTL, Quick: cfg.Failover == store.FailoverQuick,
+func onRedis(cfg config.Config, o SpaceOptions) (store.Space, error) {
+	server, err := redis.NewServer(redis.Config{
+		ServerConfig: serverConfig(cfg, o), MaxConns: cfg.PoolMaxConns - 1, TTL: cfg.TTL, Quick: cfg.Failover == store.FailoverQuick,
 	})
 	if err != nil {
 		return nil, err
 	}
-	st := cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log})
-	s.tel.Metrics.Store.Observe(func() metrics.StoreState { return metrics.StoreState{Quiet: st.Quiet()} })
-	return st, nil
+	space := cas.NewSpace(server, cas.Config{Logger: o.Log})
+	o.Telemetry.Metrics.Store.Observe(func() metrics.StoreState { return metrics.StoreState{Quiet: space.Quiet()} })
+	return space, nil
 }
 
-func (s *sidecar) onMySQL(id store.Identity, tooOld func(error)) (store.Store, error) {
-	cfg := s.Config
-	backend, err := mysql.New(mysql.Config{
-		ServerConfig: s.serverConfig(), MaxConns: cfg.PoolMaxConns,
-		AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Quick: cfg.Failover == store.FailoverQuick,
+func onMySQL(cfg config.Config, o SpaceOptions) (store.Space, error) {
+	server, err := mysql.NewServer(mysql.Config{
+		ServerConfig: serverConfig(cfg, o), MaxConns: cfg.PoolMaxConns,
+		AutoMigrate: cfg.AutoMigrate, TooOld: o.TooOld, Quick: cfg.Failover == store.FailoverQuick,
 	})
 	if err != nil {
 		return nil, err
 	}
-	st := cas.New(cas.Config{Backend: backend, Identity: id, Logger: s.log})
-	s.tel.Metrics.Store.Observe(func() metrics.StoreState {
-		state := backend.State()
-		state.Quiet = st.Quiet()
+	space := cas.NewSpace(server, cas.Config{Logger: o.Log})
+	o.Telemetry.Metrics.Store.Observe(func() metrics.StoreState {
+		state := server.State()
+		state.Quiet = space.Quiet()
 		return state
 	})
-	return st, nil
+	return space, nil
 }
 
 func (s *sidecar) leaseConfig() lease.Config {
@@ -152,13 +161,16 @@ func (s *sidecar) proxyConfig(encrypted *tls.Config, authorized func([]byte) boo
 	}
 }
 
-// OpenStore makes the store of a configuration, without a sidecar, and without traces and metrics. The caller starts and
-// stops it.
-func OpenStore(cfg config.Config, log *slog.Logger) (store.Store, error) {
+// OpenStore makes the space of a configuration, without a sidecar, with one view. The caller starts the space, and then the view, and stops them
+// in the other order.
+func OpenStore(cfg config.Config, log *slog.Logger) (store.Space, store.Store, error) {
 	id, err := instance.New(cfg.Pod, "")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s := &sidecar{Options: Options{Config: cfg}, instance: id, log: log, tel: &telemetry.Telemetry{Metrics: &metrics.Set{}}}
-	return s.newStore(func(error) {})
+	space, err := NewSpace(cfg, SpaceOptions{Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return space, space.View(store.Identity{Namespace: cfg.Namespace, Instance: id, Pod: cfg.Pod}), nil
 }

@@ -37,7 +37,8 @@ type sidecar struct {
 	log      *slog.Logger
 	tel      *telemetry.Telemetry
 	flush    func() // sends the remaining spans and metrics, once
-	store    store.Store
+	space    store.Space
+	store    store.Store // the space's only view
 	locks    *lease.Manager
 	record   *record
 	front    *proxy.Server
@@ -69,9 +70,10 @@ func Run(ctx, hurry context.Context, o Options) error {
 	if err != nil {
 		return exitcode.With(exitcode.Config, err)
 	}
-	if s.store, err = s.newStore(tooOld); err != nil {
+	if s.space, err = NewSpace(o.Config, SpaceOptions{Log: s.log, Telemetry: s.tel, TooOld: tooOld}); err != nil {
 		return exitcode.With(exitcode.Config, err)
 	}
+	s.store = s.space.View(store.Identity{Namespace: o.Config.Namespace, Instance: id, Pod: o.Config.Pod})
 	if s.locks, err = lease.New(s.leaseConfig(), s.store); err != nil {
 		return err
 	}
@@ -103,9 +105,14 @@ func (s *sidecar) start(ctx context.Context) (err error) {
 		if err != nil {
 			s.locks.Stop()
 			s.store.Stop()
+			s.space.Stop()
 		}
 	}()
-	if err := s.store.Start(ctx, s.locks.News); err != nil {
+	err = s.space.Start(ctx)
+	if err == nil {
+		err = s.store.Start(ctx, s.locks.News)
+	}
+	if err != nil {
 		return exitcode.With(exitcode.Config, fmt.Errorf("the store cannot work: %w", err))
 	}
 	if err := s.locks.Start(ctx); err != nil {
@@ -174,6 +181,7 @@ func (s *sidecar) stop(hurry context.Context, reason error) {
 	s.record.end()
 	s.front.Stop()
 	s.store.Stop()
+	s.space.Stop()
 	s.flush()
 	s.log.Info("stopped")
 }

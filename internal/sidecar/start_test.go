@@ -41,7 +41,7 @@ func TestStartWithABrokenStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = (&sidecar{store: st, locks: locks}).start(t.Context())
+	err = (&sidecar{space: memory.NewSpace(), store: st, locks: locks}).start(t.Context())
 	if exitcode.Of(err) != exitcode.Config || !strings.Contains(err.Error(), "the store cannot work: of another age") {
 		t.Errorf("got %v", err)
 	}

@@ -13,7 +13,7 @@ const TokensPerSwap = 2048
 // LongestKey is how many bytes a key has at most: a namespace of 255 bytes as in a URL, a slash, and a name of 512 bytes.
 const LongestKey = 3*255 + 1 + 512
 
-// Backend is a server that keeps records and leases, and that swaps a record if it is unchanged. Keys are
+// Backend is an instance's part of a server that keeps records and leases, and that swaps a record if it is unchanged: see [Server]. Keys are
 // opaque to it: they contain the namespace, may have any bytes, also those that are no UTF-8, and up to [LongestKey] of them.
 // All methods are safe for concurrent use. Their errors are those of [store.Store]: [store.Unavailable] and
 // [store.OutcomeUnknown] classify them. Only after a Swap much depends on the outcome; what else failed is

@@ -47,6 +47,11 @@
 // another store. await.go tells a backend that must do something for letters when they are needed. backend.go is the contract of a backend, and server.go and
 // readiness.go help to fulfil it.
 //
+// # Views
+//
+// A [Server] is what the views of a process share of a backend, and a [Backend] is one view's part. The views of a [Space] also share the memory of
+// records, the known quiet time, and, if the Server has a Renew, the requests that renew leases.
+//
 // # Operations
 //
 // Each key has one record: its holders, waiters, skipped waiters and watchers, the leases that they name, and the last

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// cachedRecords limits the records that an instance remembers, and cachedBytes the size of each: together 16 MB, because
+	// cachedRecords limits the records that the views of a space remember, and cachedBytes the size of each: together 16 MB, because
 	// a record is kept as data and read. A record saves one request.
 	cachedRecords, cachedBytes = 4096, 2 << 10
 	// defaultLongestQueue keeps a record small: a waiter needs about 150 bytes.
@@ -49,6 +49,8 @@ type Config struct {
 	// Sweep sweeps.
 	SweepTerm time.Duration
 	Logger    *slog.Logger
+
+	space *Space // nil: the store has no other views
 }
 
 // Store is one instance's view of the data on a server. It implements [store.Store].
@@ -65,7 +67,7 @@ type Store struct {
 	status atomic.Int32
 	stop   chan struct{}
 	work   sync.WaitGroup
-	cache  *lru.Cache[string, *remembered]
+	cache  *lru.Cache[string, *remembered] // that of the space
 
 	lastSignal atomic.Int64
 	part       int64
@@ -74,7 +76,7 @@ type Store struct {
 	own map[store.LeaseID]*ownLease
 	// signalled are keys with signals for holders of this instance, or perhaps with signals.
 	signalled map[string]struct{}
-	quiet     QuietTime
+	quiet     *QuietTime // that of the space
 	// doubted are keys of swaps with an unknown outcome, with the versions of the records that the swaps replace.
 	doubted map[string][]int64
 	// awaited are keys for which attempts of this instance wait, or which it watches. Only for an [Expecter].
@@ -115,15 +117,18 @@ func New(cfg Config) *Store {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.space == nil {
+		cfg.space = NewSpace(nil, cfg)
+	}
 	return &Store{
-		cfg: cfg, backend: cfg.Backend, limits: cfg.Backend.Limits(), log: cfg.Logger,
+		cfg: cfg, quiet: &cfg.space.quiet, backend: cfg.Backend, limits: cfg.Backend.Limits(), log: cfg.Logger,
 		me:     &key.Instance{Name: cfg.Identity.Instance, Pod: cfg.Identity.Pod},
 		prefix: url.PathEscape(cfg.Identity.Namespace) + "/",
 		start:  time.Now().Add(-1), // a moment is above zero
 		news:   func(store.News) {},
 		part:   rand.Int64N(1 << partBits), //nolint:gosec // tells the signals of instances apart
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
-		cache: must(lru.New[string, *remembered](cachedRecords)),
+		cache: cfg.space.cache,
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
 		awaited: map[string]awaited{}, ways: map[string]way{}, elected: map[string]struct{}{},
 	}
@@ -140,6 +145,7 @@ func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 		}
 		return nil
 	}
+	s.cfg.space.views.Add(1)
 	if err := s.backend.Start(ctx, s.receive, s.lettersLost); err != nil {
 		return err
 	}
@@ -153,8 +159,11 @@ func (s *Store) Stop() {
 	if s.status.Load() == started {
 		s.resign()
 	}
-	if s.status.Swap(stopped) != stopped {
+	if was := s.status.Swap(stopped); was != stopped {
 		close(s.stop)
+		if was == started {
+			s.cfg.space.views.Add(-1)
+		}
 	}
 	s.work.Wait() // for the last revocation, which needs the backend
 	s.backend.Stop()
@@ -218,7 +227,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		return store.Renewal{}, err
 	}
 	sent := time.Now()
-	renewed, history, err := s.backend.Renew(ctx, leases)
+	renewed, history, err := s.renew(ctx, leases)
 	asked := leases
 	if err != nil {
 		asked = renewed

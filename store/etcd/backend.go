@@ -17,8 +17,8 @@ import (
 // Config is the configuration of a backend.
 type Config = cas.ServerConfig
 
-// Backend is a connection of one instance to etcd.
-type Backend struct {
+// Server is what the instances of a process share: a connection, and what is known of the servers.
+type Server struct {
 	config Config
 	target target
 	layout
@@ -37,20 +37,32 @@ type Backend struct {
 	// first is the revision after the first successful check. It is set before reached is closed.
 	first   int64
 	reached chan struct{}
+}
+
+// Backend is one instance's part of a [Server].
+type Backend struct {
+	*Server
+	instance, mailbox string
+	// alone: the server has no other instance, so it is started and stopped with this one.
+	alone bool
+	work  cas.Work
 	// hears: the watch for letters stands.
 	hears atomic.Bool
 }
 
-var _ cas.Backend = (*Backend)(nil)
+var (
+	_ cas.Backend = (*Backend)(nil)
+	_ cas.Server  = (*Server)(nil)
+)
 
 const (
 	// leasesKnown is for how many leases the end is remembered.
 	leasesKnown = 4096
 )
 
-// New returns a backend that Start connects. It fails if the configuration can never work. The error contains no
-// password.
-func New(config Config) (*Backend, error) {
+// NewServer returns a server that Start connects. It fails if the configuration, whose Instance it does not use, can never work. The error
+// contains no password.
+func NewServer(config Config) (*Server, error) {
 	t, err := parse(config.URL)
 	if err != nil {
 		return nil, fmt.Errorf("store/etcd: %w", err)
@@ -60,8 +72,8 @@ func New(config Config) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store/etcd: %w", err)
 	}
-	b := &Backend{
-		config: config, target: t, layout: newLayout(t.prefix, config.Instance), left: left, reached: make(chan struct{}),
+	b := &Server{
+		config: config, target: t, layout: newLayout(t.prefix), left: left, reached: make(chan struct{}),
 		Readiness: cas.Readiness{Name: "store/etcd", Log: config.Logger, Limit: patience + config.Timeout, Every: checkEvery},
 	}
 	b.Init(b.check, errNotReached)
@@ -69,31 +81,72 @@ func New(config Config) (*Backend, error) {
 	return b, nil
 }
 
+// Start implements [cas.Server].
+func (b *Server) Start(ctx context.Context) error { return b.Readiness.Start(ctx, b.sweep) }
+
+// Stop implements [cas.Server].
+func (b *Server) Stop() {
+	if !b.Readiness.Stop() {
+		return
+	}
+	if c := b.conn.Load(); c != nil {
+		c.close()
+	}
+}
+
+// View implements [cas.Server].
+func (b *Server) View(instance string) cas.Backend { return b.view(instance) }
+
+func (b *Server) view(instance string) *Backend {
+	return &Backend{Server: b, instance: instance, mailbox: b.letter(instance, "")}
+}
+
+// Limits implements [cas.Backend].
+func (b *Server) Limits() cas.Limits { return cas.UsualLimits }
+
+// New returns the backend of an instance with a server of its own: its Start and Stop are also those of the server. See NewServer.
+func New(config Config) (*Backend, error) {
+	server, err := NewServer(config)
+	if err != nil {
+		return nil, err
+	}
+	b := server.view(config.Instance)
+	b.alone = true
+	return b, nil
+}
+
 // Start implements [cas.Backend].
 func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-	return b.Readiness.Start(ctx,
-		func(ctx context.Context) { b.listen(ctx, deliver, lost) },
-		b.sweep)
+	seen := b.newest.Load()
+	if err := b.work.Start("store/etcd", func(ctx context.Context) { b.listen(ctx, seen+1, deliver, lost) }); err != nil {
+		return err
+	}
+	if b.alone {
+		return b.Server.Start(ctx)
+	}
+	return nil
 }
 
 // Stop implements [cas.Backend].
 func (b *Backend) Stop() {
-	if !b.Readiness.Stop() {
-		return
+	if c := b.conn.Load(); b.work.Stop() && c != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, _ = c.txn(ctx, removeAll(b.mailbox)) // otherwise another instance does it
+		cancel()
 	}
-	c := b.conn.Load()
-	if c == nil {
-		return
+	if b.alone {
+		b.Server.Stop()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_, _ = c.txn(ctx, removeAll(b.mailbox)) // otherwise another instance does it
-	c.close()
 }
 
 // Hears implements [cas.Backend]. A connection that is cut without a word ends with the pings, and sooner if there is something to send. A server
 // without a leader ends the watch.
 func (b *Backend) Hears() bool { return b.hears.Load() }
 
-// Limits implements [cas.Backend].
-func (b *Backend) Limits() cas.Limits { return cas.UsualLimits }
+// Ready implements [cas.Backend].
+func (b *Backend) Ready() error {
+	if err := b.work.Ready(); err != nil {
+		return err
+	}
+	return b.Server.Ready()
+}

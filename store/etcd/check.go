@@ -24,7 +24,7 @@ const (
 )
 
 // check asks all servers how they are, prefers those that answer, and reads from a majority.
-func (b *Backend) check(ctx context.Context) error {
+func (b *Server) check(ctx context.Context) error {
 	c, err := b.connect()
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (b *Backend) check(ctx context.Context) error {
 
 // grows notes the revision of an answer. It fails if a higher one was seen before the request: then the servers have
 // forgotten something.
-func (b *Backend) grows(before, revision int64) error {
+func (b *Server) grows(before, revision int64) error {
 	if revision < before {
 		return fmt.Errorf("etcd went back from revision %d to %d, so tokens would not grow: after a restore with "+
 			"etcdutl snapshot restore --bump-revision, restart the sidecar", before, revision)
@@ -67,7 +67,7 @@ func (b *Backend) grows(before, revision int64) error {
 }
 
 // connect returns the connection, and makes it if there is none.
-func (b *Backend) connect() (*conn, error) {
+func (b *Server) connect() (*conn, error) {
 	if c := b.conn.Load(); c != nil {
 		return c, nil
 	}
@@ -90,14 +90,14 @@ func (b *Backend) connect() (*conn, error) {
 }
 
 // reconnect drops a connection whose user is refused, if the URL may have changed.
-func (b *Backend) reconnect(c *conn) {
+func (b *Server) reconnect(c *conn) {
 	if b.config.Again != nil && b.conn.CompareAndSwap(c, nil) {
 		c.close()
 	}
 }
 
 // prefer makes requests go to the servers that answer soon. It fails if one is too old.
-func (b *Backend) prefer(ctx context.Context, c *conn) error {
+func (b *Server) prefer(ctx context.Context, c *conn) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	endpoints := c.target.endpoints
@@ -148,7 +148,7 @@ func suitable(version string) error {
 }
 
 // warnFull warns about a database that is near its quota. Servers before 3.6 do not tell their quota.
-func (b *Backend) warnFull(endpoint string, status *pb.Status) {
+func (b *Server) warnFull(endpoint string, status *pb.Status) {
 	if slices.ContainsFunc(status.Errors, func(alarm string) bool { return strings.Contains(alarm, "NOSPACE") }) {
 		b.WarnOnce("nospace"+endpoint, "etcd's database has reached its quota (alarm NOSPACE): nothing new is granted until it is compacted, "+
 			"defragmented, and the alarm is disarmed", slog.String("endpoint", endpoint), slog.Int64("bytes", status.DbSize))
@@ -160,7 +160,7 @@ func (b *Backend) warnFull(endpoint string, status *pb.Status) {
 }
 
 // warnUncompacted warns if etcd still has its first revision after many. Whether it compacts by itself cannot be asked.
-func (b *Backend) warnUncompacted(ctx context.Context, c *conn, revision int64) {
+func (b *Server) warnUncompacted(ctx context.Context, c *conn, revision int64) {
 	if revision < manyRevisions || b.compacts {
 		return
 	}

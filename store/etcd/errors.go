@@ -63,7 +63,7 @@ func says(err error, text string) bool {
 }
 
 // naming names the user and the keys for which a right is missing, which etcd does not.
-func (b *Backend) naming(err error) error {
+func (b *Server) naming(err error) error {
 	if says(err, textNoRight) {
 		return fmt.Errorf("the user %q of the store's URL lacks a right: a role of this user needs the permission readwrite for the prefix %s: %w",
 			b.target.username, b.target.prefix, err)

@@ -33,13 +33,13 @@ func (f *floor) read(found []*pb.KeyValue) error {
 var errInUse = errors.New("a sidecar has leases here, or had some a moment ago: stop all sidecars that use this store, and try again")
 
 // NextToken implements [cas.Backend].
-func (b *Backend) NextToken(ctx context.Context) (int64, error) {
+func (b *Server) NextToken(ctx context.Context) (int64, error) {
 	_, err := b.readFloor(ctx)
 	return base(b.floor.Load(), b.newest.Load()+1), err
 }
 
 // readFloor raises the floor to that of its key, and returns the key's ModRevision; zero: there is none.
-func (b *Backend) readFloor(ctx context.Context) (revision int64, err error) {
+func (b *Server) readFloor(ctx context.Context) (revision int64, err error) {
 	found, err := b.read(ctx, "floor", []*pb.Op{get(b.layout.floor)})
 	if err != nil {
 		return 0, err
@@ -51,7 +51,7 @@ func (b *Backend) readFloor(ctx context.Context) (revision int64, err error) {
 }
 
 // RaiseTokens implements [cas.Backend].
-func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+func (b *Server) RaiseTokens(ctx context.Context, first int64) error {
 	revision, err := b.readFloor(ctx)
 	if err != nil {
 		return cas.Failed("raise", err, false)

@@ -14,12 +14,10 @@ import (
 )
 
 // layout makes the names of etcd's keys: see the package's documentation.
-type layout struct{ records, leases, opened, letters, mailbox, floor string }
+type layout struct{ records, leases, opened, letters, floor string }
 
-func newLayout(prefix, instance string) layout {
-	l := layout{records: prefix + "k/", leases: prefix + "l/", opened: prefix + "o/", letters: prefix + "m/", floor: prefix + "floor"}
-	l.mailbox = l.letter(instance, "")
-	return l
+func newLayout(prefix string) layout {
+	return layout{records: prefix + "k/", leases: prefix + "l/", opened: prefix + "o/", letters: prefix + "m/", floor: prefix + "floor"}
 }
 
 func (l layout) lease(id store.LeaseID) string { return l.leases + id.String() }
@@ -49,7 +47,7 @@ func encode(to []byte, floor int64, leases []store.LeaseID, data []byte) []byte 
 }
 
 // decode reads the record of a key from what a Get found. Whoever changes the record later uses at least its floor.
-func (b *Backend) decode(key string, found []*pb.KeyValue) (cas.Record, error) {
+func (b *Server) decode(key string, found []*pb.KeyValue) (cas.Record, error) {
 	if len(found) == 0 {
 		return cas.Record{Key: key}, nil
 	}

@@ -56,7 +56,7 @@ func each[L any](leases []L, do func(i int, lease L) error) error {
 
 // OpenLeases implements [cas.Backend]. A lease does not count before its key exists, so the grants of etcd's leases may
 // be repeated.
-func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (always store.History, err error) {
+func (b *Server) OpenLeases(ctx context.Context, leases []cas.NewLease) (always store.History, err error) {
 	if err := each(leases, func(_ int, l cas.NewLease) error { return b.grant(ctx, l) }); err != nil {
 		return always, cas.Failed("open", err, false) // no key was put yet
 	}
@@ -69,7 +69,7 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (always
 }
 
 // grant makes a lease of etcd, or extends it.
-func (b *Backend) grant(ctx context.Context, l cas.NewLease) error {
+func (b *Server) grant(ctx context.Context, l cas.NewLease) error {
 	err := b.repeat(ctx, "grant", true, func(ctx context.Context, c *conn) error {
 		return c.call(ctx, methodGrant, &pb.Grant{Id: etcdLease(l.ID), Ttl: int64(rounded(l.TTL) / time.Second)}, &pb.Leased{})
 	})
@@ -84,7 +84,7 @@ func (b *Backend) grant(ctx context.Context, l cas.NewLease) error {
 }
 
 // putKeys makes leases alive.
-func (b *Backend) putKeys(ctx context.Context, leases []cas.NewLease) error {
+func (b *Server) putKeys(ctx context.Context, leases []cas.NewLease) error {
 	ops := []*pb.Op{get(b.layout.floor)}
 	for _, l := range leases {
 		ops = append(ops, put(b.lease(l.ID), nil, etcdLease(l.ID)))
@@ -103,7 +103,7 @@ func (b *Backend) putKeys(ctx context.Context, leases []cas.NewLease) error {
 
 // Renew implements [cas.Backend]. A lease that is extended counts only if its key exists afterwards, because an operator
 // may have deleted the key.
-func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, always store.History, err error) {
+func (b *Server) Renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, always store.History, err error) {
 	extended := make([]bool, len(leases))
 	err = each(leases, func(i int, id store.LeaseID) (err error) {
 		extended[i], err = b.keepAlive(ctx, id)
@@ -125,7 +125,7 @@ func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (renewed []
 }
 
 // keepAlive extends a lease of etcd.
-func (b *Backend) keepAlive(ctx context.Context, id store.LeaseID) (alive bool, err error) {
+func (b *Server) keepAlive(ctx context.Context, id store.LeaseID) (alive bool, err error) {
 	err = b.repeat(ctx, "renew", true, func(ctx context.Context, c *conn) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // ends the stream
@@ -143,7 +143,7 @@ func (b *Backend) keepAlive(ctx context.Context, id store.LeaseID) (alive bool, 
 }
 
 // Revoke implements [cas.Backend].
-func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
+func (b *Server) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	err := each(leases, func(_ int, id store.LeaseID) error {
 		err := b.repeat(ctx, "revoke", true, func(ctx context.Context, c *conn) error {
 			return c.call(ctx, methodRevoke, &pb.Lease{Id: etcdLease(id)}, &pb.Leased{})
@@ -160,7 +160,7 @@ func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
 }
 
 // Opened implements [cas.Backend].
-func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
+func (b *Server) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
 	prefix := b.openedBy(instance)
 	answers, err := b.read(ctx, "opened", []*pb.Op{opGet(&pb.Range{Key: []byte(prefix), RangeEnd: behind(prefix), KeysOnly: true})})
 	if err != nil {
@@ -178,7 +178,7 @@ func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID,
 }
 
 // exist notes which of these leases have a key.
-func (b *Backend) exist(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) error {
+func (b *Server) exist(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) error {
 	gets := make([]*pb.Op, len(leases))
 	for i, id := range leases {
 		gets[i] = getName(b.lease(id))
@@ -191,7 +191,7 @@ func (b *Backend) exist(ctx context.Context, leases []store.LeaseID, alive map[s
 }
 
 // states adds what is left to living leases.
-func (b *Backend) states(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) map[store.LeaseID]cas.LeaseState {
+func (b *Server) states(ctx context.Context, leases []store.LeaseID, alive map[store.LeaseID]bool) map[store.LeaseID]cas.LeaseState {
 	states := make([]cas.LeaseState, len(leases))
 	_ = each(leases, func(i int, id store.LeaseID) error {
 		if alive[id] {
@@ -208,7 +208,7 @@ func (b *Backend) states(ctx context.Context, leases []store.LeaseID, alive map[
 
 // remaining is what a living lease has left at least. An answer is remembered for a moment, because many looks at a lock
 // follow each other.
-func (b *Backend) remaining(ctx context.Context, id store.LeaseID) time.Duration {
+func (b *Server) remaining(ctx context.Context, id store.LeaseID) time.Duration {
 	if end, ok := b.left.Get(id); ok && time.Since(end.asked) < remembered {
 		return max(0, time.Until(end.at))
 	}

@@ -19,7 +19,7 @@ const (
 )
 
 // Post implements [cas.Backend].
-func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
+func (b *Server) Post(ctx context.Context, letters []cas.Letter) error {
 	for some := range slices.Chunk(letters, maxOps) {
 		var txn wire
 		for i := range some {
@@ -35,15 +35,15 @@ func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
 	return nil
 }
 
-// listen delivers the letters to this instance. It begins with the revision after the first successful check, because
+// listen delivers the letters to this instance. It begins with a revision at its start, or that after the first successful check, because
 // nobody writes to an instance that has not asked for anything yet.
-func (b *Backend) listen(ctx context.Context, deliver func(cas.Letter), lost func()) {
+func (b *Backend) listen(ctx context.Context, next int64, deliver func(cas.Letter), lost func()) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-b.reached:
 	}
-	next := b.first
+	next = max(next, b.first)
 	var failures cas.Backoff
 	for {
 		if c := b.conn.Load(); c != nil {
@@ -92,7 +92,7 @@ func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(ca
 		for _, event := range answer.Events {
 			key := string(event.Kv.Key[len(b.mailbox):])
 			if floor, body, ok := cutFloor(event.Kv.Value); ok {
-				deliver(cas.Letter{To: b.config.Instance, Key: key, Base: base(floor, event.Kv.ModRevision), Body: body})
+				deliver(cas.Letter{To: b.instance, Key: key, Base: base(floor, event.Kv.ModRevision), Body: body})
 			}
 		}
 		// While the watch catches up, the header is ahead of the events.
@@ -105,7 +105,7 @@ func (b *Backend) hear(ctx context.Context, c *conn, next int64, deliver func(ca
 }
 
 // sweep deletes old letters from time to time.
-func (b *Backend) sweep(ctx context.Context) {
+func (b *Server) sweep(ctx context.Context) {
 	old := int64(0)
 	for cas.Pause(ctx, sweepEvery/2+rand.N(sweepEvery)) {
 		old = b.sweepOnce(ctx, old)
@@ -113,7 +113,7 @@ func (b *Backend) sweep(ctx context.Context) {
 }
 
 // sweepOnce deletes the letters that were there at the last look, whose revision is old. It returns that of this look.
-func (b *Backend) sweepOnce(ctx context.Context, old int64) int64 {
+func (b *Server) sweepOnce(ctx context.Context, old int64) int64 {
 	answers, err := b.read(ctx, "sweep", []*pb.Op{opGet(&pb.Range{
 		Key: []byte(b.letters), RangeEnd: behind(b.letters), KeysOnly: true, MaxModRevision: max(1, old), Limit: sweepLimit,
 	})})

@@ -15,7 +15,7 @@ import (
 const tries = 3
 
 // write sends a request that changes something, once.
-func (b *Backend) write(ctx context.Context, op string, send func(context.Context, *conn) error) error {
+func (b *Server) write(ctx context.Context, op string, send func(context.Context, *conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	return b.request(ctx, op, true, send)
@@ -23,7 +23,7 @@ func (b *Backend) write(ctx context.Context, op string, send func(context.Contex
 
 // repeat sends a request that may be carried out several times, until an answer comes. changes is whether it changes
 // something.
-func (b *Backend) repeat(ctx context.Context, op string, changes bool, send func(context.Context, *conn) error) error {
+func (b *Server) repeat(ctx context.Context, op string, changes bool, send func(context.Context, *conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	var err error
@@ -46,7 +46,7 @@ func transient(err error) bool {
 
 // request sends one request, with its span and its metrics, and classifies its error. A server that is slow or fails is
 // checked.
-func (b *Backend) request(ctx context.Context, op string, changes bool, send func(context.Context, *conn) error) (err error) {
+func (b *Server) request(ctx context.Context, op string, changes bool, send func(context.Context, *conn) error) (err error) {
 	if err := b.Ready(); err != nil {
 		return classify(op, err, false)
 	}

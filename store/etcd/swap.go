@@ -32,7 +32,7 @@ const (
 )
 
 // Load implements [cas.Backend]. A second request follows only if a record names leases that are not among the given ones.
-func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
+func (b *Server) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
 	gets := make([]*pb.Op, 0, len(keys)+len(leases))
 	for _, key := range keys {
 		gets = append(gets, get(b.records+key))
@@ -64,7 +64,7 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 }
 
 // read carries out reads in transactions.
-func (b *Backend) read(ctx context.Context, op string, gets []*pb.Op) (found []*pb.Ranged, err error) {
+func (b *Server) read(ctx context.Context, op string, gets []*pb.Op) (found []*pb.Ranged, err error) {
 	for part := range slices.Chunk(gets, maxOps) {
 		err := b.repeat(ctx, op, false, func(ctx context.Context, c *conn) error {
 			newest := b.newest.Load()
@@ -88,7 +88,7 @@ func (b *Backend) read(ctx context.Context, op string, gets []*pb.Op) (found []*
 }
 
 // addStates sets the states of the leases that records name: see [cas.AddStates].
-func (b *Backend) addStates(ctx context.Context, records []*cas.Record, known map[store.LeaseID]cas.LeaseState) error {
+func (b *Server) addStates(ctx context.Context, records []*cas.Record, known map[store.LeaseID]cas.LeaseState) error {
 	return cas.AddStates(records, known, func(leases []store.LeaseID) error {
 		alive := map[store.LeaseID]bool{}
 		if err := b.exist(ctx, leases, alive); err != nil {
@@ -107,11 +107,11 @@ type change struct {
 	floor int64
 }
 
-func (b *Backend) change(s *cas.Swap) change {
+func (b *Server) change(s *cas.Swap) change {
 	c := change{Swap: s, key: b.records + s.Key, floor: b.floor.Load()}
 	c.bytes = 2*len(c.key) + len(s.Data) + 48*(c.conditions()+len(s.Leases))
 	for i := range s.Letters {
-		c.bytes += len(b.mailbox) + len(s.Letters[i].To) + len(s.Letters[i].Key) + len(s.Letters[i].Body)
+		c.bytes += len(b.letters) + len(s.Letters[i].To) + len(s.Letters[i].Key) + len(s.Letters[i].Body)
 	}
 	return c
 }
@@ -126,7 +126,7 @@ func (c *change) ops() int { return 1 + len(c.Letters) }
 func (c *change) size() int { return max(c.conditions(), c.ops()) }
 
 // add adds what a change does if the conditions hold.
-func (b *Backend) add(w *wire, c *change) {
+func (b *Server) add(w *wire, c *change) {
 	if c.Delete {
 		w.remove(c.key)
 	} else {
@@ -138,7 +138,7 @@ func (b *Backend) add(w *wire, c *change) {
 }
 
 // txn is the change as a transaction of its own. If the conditions fail, it reads the present record.
-func (b *Backend) txn(c *change) wire {
+func (b *Server) txn(c *change) wire {
 	w := make(wire, 0, c.bytes+spareBytes)
 	w.unchanged(c.key, c.Version)
 	for _, id := range c.Living {
@@ -150,7 +150,7 @@ func (b *Backend) txn(c *change) wire {
 }
 
 // nested is a transaction of changes that are carried out independently of each other.
-func (b *Backend) nested(changes []change) wire {
+func (b *Server) nested(changes []change) wire {
 	w := newWire(changes)
 	for i := range changes {
 		w.nest(b.txn(&changes[i]))
@@ -159,7 +159,7 @@ func (b *Backend) nested(changes []change) wire {
 }
 
 // joined is a transaction that carries out all changes, or none. It is nil if they have too many conditions or operations.
-func (b *Backend) joined(changes []change) wire {
+func (b *Server) joined(changes []change) wire {
 	w := newWire(changes)
 	var lives []store.LeaseID
 	ops := 0
@@ -210,7 +210,7 @@ func transactions(changes []change) (ends []int) {
 
 // Swap implements [cas.Backend]. If a call has several transactions and one fails, the outcome is unknown unless nothing
 // was done. A swap has at most 126 letters, and as many conditions.
-func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+func (b *Server) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	changes := make([]change, len(swaps))
 	for i := range swaps {
 		if changes[i] = b.change(&swaps[i]); changes[i].size() >= maxOps {
@@ -234,7 +234,7 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 }
 
 // swapAll carries out the transactions of a call.
-func (b *Backend) swapAll(ctx context.Context, changes []change, results []cas.Swapped) error {
+func (b *Server) swapAll(ctx context.Context, changes []change, results []cas.Swapped) error {
 	ends := transactions(changes)
 	if len(ends) == 1 { // without a wake-up
 		return b.swap(ctx, changes, results)
@@ -264,7 +264,7 @@ func (b *Backend) swapAll(ctx context.Context, changes []change, results []cas.S
 // swap carries out one transaction. One that carries out all changes or none costs etcd less than nested ones. If its
 // conditions fail, nothing was done, and nested ones follow. They go first for a while then, because a key that
 // instances take in turns fails often.
-func (b *Backend) swap(ctx context.Context, changes []change, results []cas.Swapped) error {
+func (b *Server) swap(ctx context.Context, changes []change, results []cas.Swapped) error {
 	err := b.attempt(ctx, changes, results)
 	if err == nil || !says(err, textNoSpace) {
 		return err
@@ -275,7 +275,7 @@ func (b *Backend) swap(ctx context.Context, changes []change, results []cas.Swap
 // decide finds out whether etcd carried out a transaction that it refused for its quota: the one that exceeds it is carried out, and
 // then refused in the same words as those that come later. A read is definite, because the answer came before it. Other bytes than those of
 // the change may be those of a later swap, so the outcome stays unknown.
-func (b *Backend) decide(ctx context.Context, changes []change, results []cas.Swapped, refused error) error {
+func (b *Server) decide(ctx context.Context, changes []change, results []cas.Swapped, refused error) error {
 	unknown := cas.Failed("swap", refused, true)
 	gets := make([]*pb.Op, len(changes))
 	for i := range changes {
@@ -314,7 +314,7 @@ func (b *Backend) decide(ctx context.Context, changes []change, results []cas.Sw
 }
 
 // attempt sends the transaction.
-func (b *Backend) attempt(ctx context.Context, changes []change, results []cas.Swapped) error {
+func (b *Server) attempt(ctx context.Context, changes []change, results []cas.Swapped) error {
 	if len(changes) == 1 {
 		answer, err := b.send(ctx, b.txn(&changes[0]), false)
 		if err != nil {
@@ -355,7 +355,7 @@ func (b *Backend) attempt(ctx context.Context, changes []change, results []cas.S
 }
 
 // send sends a transaction of swaps, once. whole: see done.
-func (b *Backend) send(ctx context.Context, txn wire, whole bool) (answer *done, err error) {
+func (b *Server) send(ctx context.Context, txn wire, whole bool) (answer *done, err error) {
 	err = b.write(ctx, "swap", func(ctx context.Context, c *conn) (err error) {
 		newest := b.newest.Load()
 		answer = &done{whole: whole}
@@ -368,7 +368,7 @@ func (b *Backend) send(ctx context.Context, txn wire, whole bool) (answer *done,
 }
 
 // judge reads the results of swaps from the answers of their transactions.
-func (b *Backend) judge(changes []change, answers func(int) *done, revision int64, results []cas.Swapped) (err error) {
+func (b *Server) judge(changes []change, answers func(int) *done, revision int64, results []cas.Swapped) (err error) {
 	for i := range changes {
 		c, answer := &changes[i], answers(i)
 		if answer.succeeded {
@@ -389,7 +389,7 @@ func (b *Backend) judge(changes []change, answers func(int) *done, revision int6
 }
 
 // Scan implements [cas.Backend].
-func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
+func (b *Server) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
 	from := b.records + prefix
 	if after != "" {
 		from = max(from, b.records+after+"\x00")

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"context"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,17 @@ func NewSpaceAfter(token int64) *Space {
 	s.tokens.Store(token)
 	return s
 }
+
+var _ store.Space = (*Space)(nil)
+
+// Start does nothing.
+func (s *Space) Start(context.Context) error { return nil }
+
+// Stop does nothing.
+func (s *Space) Stop() {}
+
+// View implements [store.Space].
+func (s *Space) View(id store.Identity) store.Store { return s.Open(id) }
 
 // Open returns an instance's view of the data. An instance may be opened once.
 func (s *Space) Open(id store.Identity) *Store {

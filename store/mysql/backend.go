@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +29,8 @@ type Config struct {
 	Quick bool
 }
 
-// Backend is a connection of one instance to a database.
-type Backend struct {
+// Server is what the instances of a process share: connections, and what is known of the server.
+type Server struct {
 	config Config
 	target target
 	cas.Readiness
@@ -44,49 +47,64 @@ type Backend struct {
 	// used: operations were called since the last sweep.
 	used atomic.Bool
 
+	wakes wakes
+
+	mu    sync.Mutex
+	views map[*Backend]struct{} // that run
+}
+
+// Backend is one instance's part of a [Server]. It gets its letters by two connections of its own, while they are expected.
+type Backend struct {
+	*Server
+	instance string
+	// alone: the server has no other instance, so it is started and stopped with this one.
+	alone bool
+	work  cas.Work
+	news  newsPools
+
 	need     atomic.Int32 // of letters: see Expect
 	expected chan struct{}
 	naps     naps
 	shut     string // the last lock that the connection for the mailbox got for a sleeper; of the goroutine that listens
 	way      currentWay
-	wakes    wakes
 	steps    steps
+	// proven: this instance has woken itself: see wakes.
+	proven atomic.Bool
 }
 
 var (
 	_ cas.Backend     = (*Backend)(nil)
+	_ cas.Server      = (*Server)(nil)
 	_ cas.Expecter    = (*Backend)(nil)
 	_ cas.Confirmer   = (*Backend)(nil)
 	_ store.Described = (*Backend)(nil)
 	_ store.Quieter   = (*Backend)(nil)
+	_ store.Quieter   = (*Server)(nil)
 )
 
 const (
 	defaultMaxConns = 4
 )
 
-// New returns a backend that Start connects. It fails if the configuration can never work. The error contains no
-// password.
-func New(config Config) (*Backend, error) {
+// NewServer returns a server that Start connects. It fails if the configuration, whose Instance it does not use, can never work. The error
+// contains no password.
+func NewServer(config Config) (*Server, error) {
 	t, err := parseURL(config.URL)
 	if err != nil {
 		return nil, fmt.Errorf("store/mysql: %w", err)
-	}
-	if len(config.Instance) > maxMailbox {
-		return nil, fmt.Errorf("store/mysql: the instance's name has %d bytes; at most %d are possible", len(config.Instance), maxMailbox)
 	}
 	config.Timeout = cmp.Or(config.Timeout, cas.DefaultTimeout)
 	if config.MaxConns == 0 {
 		config.MaxConns = defaultMaxConns
 	}
-	b := &Backend{
-		config: config, target: t, expected: make(chan struct{}, 1), naps: usualNaps, shut: "locksidecar:",
+	b := &Server{
+		config: config, target: t, views: map[*Backend]struct{}{},
 		Readiness: cas.Readiness{Name: "store/mysql", Log: config.Logger, Limit: config.Timeout},
 	}
 	b.Init(func(ctx context.Context) error {
 		err := b.check(ctx)
 		if err != nil {
-			b.pools.drop()
+			b.dropConnections()
 		}
 		return err
 	}, errNotReached)
@@ -96,22 +114,85 @@ func New(config Config) (*Backend, error) {
 	return b, nil
 }
 
+// Start implements [cas.Server].
+func (b *Server) Start(ctx context.Context) error {
+	return b.Readiness.Start(ctx, b.wakeOthers, b.sweep)
+}
+
+// Stop implements [cas.Server].
+func (b *Server) Stop() {
+	b.Readiness.Stop()
+	closeAll(b.pools.all())
+}
+
+// View implements [cas.Server].
+func (b *Server) View(instance string) cas.Backend { return b.view(instance) }
+
+func (b *Server) view(instance string) *Backend {
+	return &Backend{
+		Server: b, instance: instance, news: b.newNewsPools(),
+		expected: make(chan struct{}, 1), naps: usualNaps, shut: "locksidecar:",
+	}
+}
+
+// running are the instances that run.
+func (b *Server) running() []*Backend {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Keys(b.views))
+}
+
+// New returns the backend of an instance with a server of its own: its Start and Stop are also those of the server. See NewServer.
+func New(config Config) (*Backend, error) {
+	server, err := NewServer(config)
+	if err != nil {
+		return nil, err
+	}
+	b := server.view(config.Instance)
+	b.alone = true
+	return b, nil
+}
+
 // Start implements [cas.Backend].
 func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-	return b.Readiness.Start(ctx,
-		func(ctx context.Context) { b.listen(ctx, deliver, lost) },
-		b.wakeOthers,
-		b.sweep)
+	if len(b.instance) > maxMailbox {
+		return fmt.Errorf("store/mysql: the instance's name has %d bytes; at most %d are possible", len(b.instance), maxMailbox)
+	}
+	if err := b.work.Start("store/mysql", func(ctx context.Context) { b.listen(ctx, deliver, lost) }); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.views[b] = struct{}{}
+	b.mu.Unlock()
+	if b.alone {
+		return b.Server.Start(ctx)
+	}
+	return nil
 }
 
 // Stop implements [cas.Backend].
 func (b *Backend) Stop() {
-	b.Readiness.Stop()
-	b.pools.close()
+	b.work.Stop()
+	b.mu.Lock()
+	delete(b.views, b)
+	b.mu.Unlock()
+	b.isProven(false)
+	closeAll(b.news.all())
+	if b.alone {
+		b.Server.Stop()
+	}
 }
 
 // Quiet implements [store.Quieter].
-func (b *Backend) Quiet() time.Duration { return b.quiet.Left() }
+func (b *Server) Quiet() time.Duration { return b.quiet.Left() }
 
 // Limits implements [cas.Backend].
-func (b *Backend) Limits() cas.Limits { return cas.UsualLimits }
+func (b *Server) Limits() cas.Limits { return cas.UsualLimits }
+
+// Ready implements [cas.Backend].
+func (b *Backend) Ready() error {
+	if err := b.work.Ready(); err != nil {
+		return err
+	}
+	return b.Server.Ready()
+}

@@ -22,7 +22,7 @@ const (
 )
 
 // check asks the server how it is, and begins a new history if it is another one.
-func (b *Backend) check(ctx context.Context) error {
+func (b *Server) check(ctx context.Context) error {
 	settings, tables, err := b.readSettings(ctx)
 	if err != nil {
 		return explain(err)
@@ -58,7 +58,7 @@ func (b *Backend) check(ctx context.Context) error {
 }
 
 // readSettings reads the server's settings, and the engines of the tables.
-func (b *Backend) readSettings(ctx context.Context) (settings, tables map[string]string, err error) {
+func (b *Server) readSettings(ctx context.Context) (settings, tables map[string]string, err error) {
 	p := &packet{}
 	p.add("end_other")
 	p.add("settings")
@@ -82,7 +82,7 @@ func (b *Backend) readSettings(ctx context.Context) (settings, tables map[string
 
 // suitable refuses servers that cannot keep locks, warns about settings that may forget some, and returns how SQL names
 // the server.
-func (b *Backend) suitable(settings map[string]string) (server string, err error) {
+func (b *Server) suitable(settings map[string]string) (server string, err error) {
 	is := func(name, value string) bool { return strings.EqualFold(settings[name], value) }
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(settings[name], 10, 64)
@@ -138,7 +138,7 @@ type meta struct {
 	same   bool // this server has written the history
 }
 
-func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, err error) {
+func (b *Server) meta(ctx context.Context, tables map[string]string) (m meta, err error) {
 	if tables["locksidecar_meta"] == "" {
 		return m, &outdatedError{errors.New("the database has no tables of locksidecar: run `locksidecar migrate`")}
 	}
@@ -177,7 +177,7 @@ func (b *Backend) meta(ctx context.Context, tables map[string]string) (m meta, e
 }
 
 // outdate is a packet that notes on an old primary that there is a later one, for sidecars that have not seen that.
-func (b *Backend) outdate() *packet {
+func (b *Server) outdate() *packet {
 	later := b.latest.began.Load()
 	p := &packet{}
 	p.add("end_other")
@@ -189,7 +189,7 @@ func (b *Backend) outdate() *packet {
 }
 
 // oldPrimary says that the server is one. err: it could not be noted there.
-func (b *Backend) oldPrimary(err error) error {
+func (b *Server) oldPrimary(err error) error {
 	if err != nil {
 		b.Log.Warn("an old primary could not be marked as such: other sidecars may still use it", "error", err)
 	}
@@ -197,7 +197,7 @@ func (b *Backend) oldPrimary(err error) error {
 }
 
 // newHistory begins a history on this server, unless another sidecar has done so.
-func (b *Backend) newHistory(ctx context.Context, before []byte) error {
+func (b *Server) newHistory(ctx context.Context, before []byte) error {
 	// The first server of all follows nobody, and forgets nothing.
 	quiet, margin := 1, clockMargin
 	if first := len(before) == 0 && b.latest.began.Load() == 0; first {

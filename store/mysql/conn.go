@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -31,31 +32,42 @@ const (
 	lockWait = "2"
 )
 
-// pools are the connections. One is for renewals alone, so that neither a burst of acquires nor a locked letter lets leases die. One is for
-// the mailbox: looks, and the deletion of letters. In one the instance sleeps. The rest is for all else.
-type pools struct {
-	main, renewals, mailbox, sleep *sql.DB
+// pools are the connections that instances share. One is for renewals alone, so that neither a burst of acquires nor a locked letter lets leases
+// die. The rest is for all else.
+type pools struct{ main, renewals *sql.DB }
+
+func (p *pools) all() []*sql.DB { return []*sql.DB{p.main, p.renewals} }
+
+func (b *Server) newPools() pools {
+	return pools{main: b.pool(max(1, b.config.MaxConns-2), nil), renewals: b.pool(1, nil)}
+}
+
+// newsPools are the connections of one instance: one for its mailbox (looks, and the deletion of letters), and one in which it sleeps.
+type newsPools struct {
+	mailbox, sleep *sql.DB
 	// greeted is the number by which the server has greeted the last connection for the sleep.
 	greeted *atomic.Uint32
 }
 
-func (p *pools) all() []*sql.DB { return []*sql.DB{p.main, p.renewals, p.mailbox, p.sleep} }
+func (p *newsPools) all() []*sql.DB { return []*sql.DB{p.mailbox, p.sleep} }
 
-func (b *Backend) newPools() pools {
+func (b *Server) newNewsPools() newsPools {
 	greeted := &atomic.Uint32{}
-	open := func(most int, greeted *atomic.Uint32) *sql.DB {
-		db := b.open(&connector{b: b, greeted: greeted})
-		db.SetMaxOpenConns(most)
-		db.SetMaxIdleConns(most)
-		db.SetConnMaxIdleTime(idleTime)
-		return db
-	}
-	return pools{main: open(max(1, b.config.MaxConns-2), nil), renewals: open(1, nil), mailbox: open(1, nil), sleep: open(1, greeted), greeted: greeted}
+	return newsPools{mailbox: b.pool(1, nil), sleep: b.pool(1, greeted), greeted: greeted}
+}
+
+// pool makes a pool with at most so many connections.
+func (b *Server) pool(most int, greeted *atomic.Uint32) *sql.DB {
+	db := b.open(&connector{b: b, greeted: greeted})
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	db.SetConnMaxIdleTime(idleTime)
+	return db
 }
 
 // open makes a pool. The library makes spans of its connects and of its queries' first answers, if the context has a recorded one.
 // They contain no statement, no error text and no value; our own span has the whole operation.
-func (b *Backend) open(to *connector) *sql.DB {
+func (b *Server) open(to *connector) *sql.DB {
 	if b.config.Tracers == nil {
 		return sql.OpenDB(to)
 	}
@@ -72,9 +84,18 @@ func (b *Backend) open(to *connector) *sql.DB {
 		}))
 }
 
-// State is what metrics show of the connections.
-func (b *Backend) State() (s metrics.StoreState) {
-	for _, db := range b.pools.all() {
+// allPools are the shared connections, and those of the instances that run.
+func (b *Server) allPools() []*sql.DB {
+	all := b.pools.all()
+	for _, view := range b.running() {
+		all = append(all, view.news.all()...)
+	}
+	return all
+}
+
+// State is what metrics show of the connections. Of several instances, the one that gets its letters best says how.
+func (b *Server) State() (s metrics.StoreState) {
+	for _, db := range b.allPools() {
 		stat := db.Stats()
 		s.Used += stat.InUse
 		s.Idle += stat.Idle
@@ -82,28 +103,35 @@ func (b *Backend) State() (s metrics.StoreState) {
 		s.Waited += stat.WaitCount
 		s.WaitedFor += stat.WaitDuration
 	}
-	s.Listener = b.way.now().state
+	best := 0
+	for _, view := range b.running() {
+		best = max(best, slices.Index(listenerStates, view.way.now().state))
+	}
+	s.Listener = listenerStates[best]
 	return s
 }
 
-// drop closes idle connections, because a session keeps the settings that the server had when it began.
-func (p *pools) drop() {
-	for _, db := range p.all() {
+// listenerStates are those of a way, from the worst to the best.
+var listenerStates = []string{"off", "polling", "connecting", "listening"}
+
+// dropConnections closes idle connections, because a session keeps the settings that the server had when it began.
+func (b *Server) dropConnections() {
+	for _, db := range b.allPools() {
 		most := db.Stats().MaxOpenConnections
 		db.SetMaxIdleConns(-1)
 		db.SetMaxIdleConns(most)
 	}
 }
 
-func (p *pools) close() {
-	for _, db := range p.all() {
+func closeAll(pools []*sql.DB) {
+	for _, db := range pools {
 		_ = db.Close()
 	}
 }
 
 // connector connects to the first host that is not read-only, and that no later one has replaced.
 type connector struct {
-	b *Backend
+	b *Server
 	// migrates: it connects for a migration, whose statements are not packets of ours.
 	migrates bool
 	// greeted, if it is not nil, gets the number by which the server greets each connection.
@@ -136,7 +164,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 // now is the target of the URL as it is now.
-func (b *Backend) now() (target, error) {
+func (b *Server) now() (target, error) {
 	if b.config.Again == nil {
 		return b.target, nil
 	}

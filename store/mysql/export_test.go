@@ -21,7 +21,7 @@ func (b *Backend) Sleeps(often, seldom time.Duration, beforeSleep func(context.C
 }
 
 // DropConnections closes the idle connections.
-func (b *Backend) DropConnections() { b.pools.drop() }
+func (b *Backend) DropConnections() { b.dropConnections() }
 
 // Bed is the name of the lock of an instance's sleep.
 func (b *Backend) Bed(instance string) string { return b.bed(instance) }

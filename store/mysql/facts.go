@@ -3,7 +3,7 @@ package mysql
 import "maps"
 
 // tell notes what the server is and how durable a grant is, for GET /readyz, and logs it if it is news.
-func (b *Backend) tell(settings map[string]string) {
+func (b *Server) tell(settings map[string]string) {
 	durability := "on the disk of one server"
 	if settings["innodb_flush_log_at_trx_commit"] != "1" {
 		durability = "in a log that is written later"

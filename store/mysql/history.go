@@ -18,7 +18,7 @@ type state struct {
 type latest struct{ began cas.Highest }
 
 // readGuard reads the result of a packet's guard.
-func (b *Backend) readGuard(found results) (state, error) {
+func (b *Server) readGuard(found results) (state, error) {
 	if len(found) == 0 || len(found[0]) != 1 || len(found[0][0]) != 4 {
 		return state{}, errFormat
 	}

@@ -18,7 +18,7 @@ const (
 )
 
 // OpenLeases implements [cas.Backend].
-func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (history store.History, err error) {
+func (b *Server) OpenLeases(ctx context.Context, leases []cas.NewLease) (history store.History, err error) {
 	longest := int64(0)
 	for _, l := range leases {
 		if l.Instance != "" {
@@ -56,7 +56,8 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (histor
 	return history, nil
 }
 
-// Renew implements [cas.Backend]. If somebody keeps a lease's row locked, the others are renewed without it.
+// Renew implements [cas.Backend]. If somebody keeps a lease's row locked, the others are renewed without it, after a wait. So instances do not share a
+// packet: that wait would be one of all.
 func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, history store.History, err error) {
 	r := renewal{b: b}
 	for part := range slices.Chunk(leases, leasesAtOnce) {
@@ -109,7 +110,7 @@ func (r *renewal) renew(ctx context.Context, leases []store.LeaseID) error {
 }
 
 // Revoke implements [cas.Backend].
-func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
+func (b *Server) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	for i, part := range slices.Collect(slices.Chunk(leases, leasesAtOnce)) {
 		if _, _, err := b.request(ctx, b.pools.main, "revoke", true, true, func(p *packet) {
 			p.add("revoke", part)
@@ -122,7 +123,7 @@ func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
 }
 
 // Opened implements [cas.Backend].
-func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
+func (b *Server) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
 	found, err := b.read(ctx, "opened", func(p *packet) { p.ask("opened", instance) })
 	if err != nil {
 		return nil, err

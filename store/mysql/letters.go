@@ -19,7 +19,7 @@ const (
 )
 
 // Post implements [cas.Backend].
-func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
+func (b *Server) Post(ctx context.Context, letters []cas.Letter) error {
 	_, err := b.write(ctx, "post", func(p *packet) {
 		for i := range letters {
 			p.add("post", letters[i].To, letters[i].Key, letters[i].Body)
@@ -30,7 +30,7 @@ func (b *Backend) Post(ctx context.Context, letters []cas.Letter) error {
 }
 
 // sweep deletes old letters and expired leases from time to time, if this instance works.
-func (b *Backend) sweep(ctx context.Context) {
+func (b *Server) sweep(ctx context.Context) {
 	for cas.Pause(ctx, sweepEvery/2+rand.N(sweepEvery)) { //nolint:gosec // spreads load
 		if !b.used.Swap(false) || b.Ready() != nil {
 			continue
@@ -42,7 +42,7 @@ func (b *Backend) sweep(ctx context.Context) {
 	}
 }
 
-func (b *Backend) sweepOnce(ctx context.Context) error {
+func (b *Server) sweepOnce(ctx context.Context) error {
 	for {
 		found, err := b.read(ctx, "sweep", func(p *packet) {
 			p.ask("old_letters", keepLetters.Microseconds(), sweepLimit)

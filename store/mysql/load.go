@@ -15,7 +15,7 @@ import (
 const loadAtOnce = 512
 
 // Load implements [cas.Backend]. A second request follows only if a record names leases that are not among the given ones.
-func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
+func (b *Server) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
 	known := map[store.LeaseID]cas.LeaseState{}
 	var records []cas.Record
 	var err error
@@ -36,12 +36,12 @@ func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseI
 }
 
 // records reads records.
-func (b *Backend) records(ctx context.Context, keys []string) ([]cas.Record, error) {
+func (b *Server) records(ctx context.Context, keys []string) ([]cas.Record, error) {
 	return b.recordsAnd(ctx, keys, nil, nil)
 }
 
 // recordsAnd reads records, and with the first ones also the states of living leases.
-func (b *Backend) recordsAnd(ctx context.Context, keys []string, leases []store.LeaseID, known map[store.LeaseID]cas.LeaseState) ([]cas.Record, error) {
+func (b *Server) recordsAnd(ctx context.Context, keys []string, leases []store.LeaseID, known map[store.LeaseID]cas.LeaseState) ([]cas.Record, error) {
 	var records []cas.Record
 	for part := range slices.Chunk(keys, loadAtOnce) {
 		with := leases[:min(len(leases), loadAtOnce)]
@@ -80,7 +80,7 @@ func (b *Backend) recordsAnd(ctx context.Context, keys []string, leases []store.
 }
 
 // addStates sets the states of the leases that records name: see [cas.AddStates].
-func (b *Backend) addStates(ctx context.Context, records []*cas.Record, known map[store.LeaseID]cas.LeaseState) error {
+func (b *Server) addStates(ctx context.Context, records []*cas.Record, known map[store.LeaseID]cas.LeaseState) error {
 	return cas.AddStates(records, known, func(leases []store.LeaseID) error {
 		for part := range slices.Chunk(leases, loadAtOnce) {
 			began := time.Now()
@@ -98,7 +98,7 @@ func (b *Backend) addStates(ctx context.Context, records []*cas.Record, known ma
 
 // states notes the states of leases from the rows of those that exist, which were asked for at some time. It makes those dead
 // that have expired.
-func (b *Backend) states(ctx context.Context, asked []store.LeaseID, rows [][][]byte, began time.Time, known map[store.LeaseID]cas.LeaseState) error {
+func (b *Server) states(ctx context.Context, asked []store.LeaseID, rows [][][]byte, began time.Time, known map[store.LeaseID]cas.LeaseState) error {
 	for _, id := range asked {
 		known[id] = cas.LeaseState{}
 	}
@@ -145,7 +145,7 @@ func living(rows [][][]byte, began time.Time, known map[store.LeaseID]cas.LeaseS
 }
 
 // Scan implements [cas.Backend].
-func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
+func (b *Server) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
 	if limit <= 0 {
 		return nil, nil
 	}

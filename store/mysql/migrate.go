@@ -57,16 +57,16 @@ func problem(have, oldest int) error {
 // Migrate makes or updates the tables of a database and returns the versions before and after. Version 0 means no
 // tables. Several calls may run at the same time.
 func Migrate(ctx context.Context, url string) (from, to int, err error) {
-	b, err := New(Config{ServerConfig: cas.ServerConfig{URL: url}})
+	b, err := NewServer(Config{ServerConfig: cas.ServerConfig{URL: url}})
 	if err != nil {
 		return 0, 0, err
 	}
-	defer b.pools.close()
+	defer closeAll(b.pools.all())
 	return b.migrate(ctx)
 }
 
 // migrate admits one migrator at a time, by a lock of the server that ends with its connection.
-func (b *Backend) migrate(ctx context.Context) (from, to int, err error) {
+func (b *Server) migrate(ctx context.Context) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
 	db := sql.OpenDB(&connector{b: b, migrates: true})

@@ -295,7 +295,7 @@ func (l *listener) listens() {
 func (l *listener) lookAsleep(ctx context.Context, s *sleeper) (all look, err error) {
 	sent := time.Now()
 	for pause := time.Duration(0); ; pause = min(2*pause+100*time.Microsecond, pollOften) {
-		found, err := l.look(ctx, l.b.pools.mailbox, s)
+		found, err := l.look(ctx, l.b.news.mailbox, s)
 		all.add(found)
 		if err != nil {
 			return all, err
@@ -320,7 +320,7 @@ func (l *listener) lookAsleep(ctx context.Context, s *sleeper) (all look, err er
 // prove lets the instance wake itself, as others will.
 func (l *listener) prove(ctx context.Context, s *sleeper) error {
 	_, _, err := l.b.request(ctx, l.b.pools.main, "wake", false, true, func(p *packet) {
-		p.to, p.proves = []string{l.b.config.Instance}, true
+		p.to, p.proves = []string{l.b.instance}, true
 	})
 	if err != nil {
 		return err
@@ -330,7 +330,7 @@ func (l *listener) prove(ctx context.Context, s *sleeper) error {
 		if s.err != nil || !s.woken {
 			return cmp.Or(s.err, errNoWake)
 		}
-		l.b.wakes.proven.Store(true)
+		l.b.isProven(true)
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -350,7 +350,7 @@ func (l *listener) awaitEnd(ctx context.Context, s *sleeper, nap time.Duration) 
 		case <-l.b.expected:
 			if l.needs() == needOften && nap > l.b.naps.often {
 				nap = 0 // once
-				if err := l.b.wakeOne(ctx, l.b.config.Instance); err != nil {
+				if err := l.b.wakeOne(ctx, l.b.instance); err != nil {
 					return false, err
 				}
 			}
@@ -365,7 +365,7 @@ func (l *listener) poll(ctx context.Context, why error) {
 		l.b.Log.Info("the database cannot wake this sidecar for its news, so it looks for them", "why", harmless(why))
 		l.reason = reason
 	}
-	l.b.wakes.proven.Store(false)
+	l.b.isProven(false)
 	l.b.way.become(way{state: "polling", why: reason})
 	end := time.Now().Add(l.polls)
 	var due time.Time // the next look; zero: none
@@ -390,7 +390,7 @@ func (l *listener) poll(ctx context.Context, why error) {
 		case <-time.After(time.Until(due)):
 		}
 		due = time.Time{}
-		began, pool := time.Now(), l.b.pools.mailbox
+		began, pool := time.Now(), l.b.news.mailbox
 		if failures%2 == 1 {
 			pool = l.b.pools.main // the server may have no room for one more connection
 		}
@@ -446,7 +446,7 @@ func (l *listener) look(ctx context.Context, pool *sql.DB, s *sleeper) (seen loo
 			if s != nil {
 				p.ask("asleep", s.bed, s.lock())
 			}
-			p.ask("read_letters", b.config.Instance, lettersAtOnce)
+			p.ask("read_letters", b.instance, lettersAtOnce)
 		})
 		cancel()
 		if err != nil {
@@ -507,7 +507,7 @@ func (b *Backend) readLetters(rows [][][]byte) (ids []int64, letters []cas.Lette
 			return nil, nil, 0, errFormat
 		}
 		age = max(age, time.Duration(micros)*time.Microsecond)
-		letters[i] = cas.Letter{To: b.config.Instance, Key: string(row[1]), Base: base, Body: row[3]}
+		letters[i] = cas.Letter{To: b.instance, Key: string(row[1]), Base: base, Body: row[3]}
 	}
 	return ids, letters, age, nil
 }

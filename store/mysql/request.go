@@ -26,7 +26,7 @@ const (
 type results [][][][]byte
 
 // packet begins a packet. changes: its transaction may write.
-func (b *Backend) packet(changes bool) *packet {
+func (b *Server) packet(changes bool) *packet {
 	p := &packet{server: *b.server.Load()}
 	p.add("end_other")
 	p.add("isolation")
@@ -40,29 +40,29 @@ func (b *Backend) packet(changes bool) *packet {
 }
 
 // read sends a packet that changes nothing, and repeats it if the connection broke. The guard's result is left out.
-func (b *Backend) read(ctx context.Context, op string, fill func(*packet)) (results, error) {
+func (b *Server) read(ctx context.Context, op string, fill func(*packet)) (results, error) {
 	found, _, err := b.readIn(ctx, op, fill)
 	return found, err
 }
 
 // readIn does the same, and says in which state of the server.
-func (b *Backend) readIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
+func (b *Server) readIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
 	return b.request(ctx, b.pools.main, op, false, true, fill)
 }
 
 // write sends a transaction once, unless the server rolled it back.
-func (b *Backend) write(ctx context.Context, op string, fill func(*packet)) (results, error) {
+func (b *Server) write(ctx context.Context, op string, fill func(*packet)) (results, error) {
 	found, _, err := b.writeIn(ctx, op, fill)
 	return found, err
 }
 
 // writeIn does the same, and says in which state of the server.
-func (b *Backend) writeIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
+func (b *Server) writeIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
 	return b.request(ctx, b.pools.main, op, true, false, fill)
 }
 
 // request sends a packet with its guard. repeat: it may be carried out several times.
-func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes, repeat bool, fill func(*packet)) (results, state, error) {
+func (b *Server) request(ctx context.Context, pool *sql.DB, op string, changes, repeat bool, fill func(*packet)) (results, state, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	b.used.Store(true)
@@ -110,7 +110,7 @@ func (b *Backend) request(ctx context.Context, pool *sql.DB, op string, changes,
 
 // send sends a packet, with its span and its metrics. It returns the results that came, also with an error. sent: the packet may
 // have left this process.
-func (b *Backend) send(ctx context.Context, pool *sql.DB, op string, p *packet) (found results, sent bool, err error) {
+func (b *Server) send(ctx context.Context, pool *sql.DB, op string, p *packet) (found results, sent bool, err error) {
 	name := "mysql_" + op
 	ctx, end := b.span(ctx, name)
 	began := time.Now()

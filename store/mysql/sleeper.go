@@ -33,11 +33,11 @@ func (b *Backend) goToBed(ctx context.Context) (*sleeper, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	conn, err := b.pools.sleep.Conn(limited)
+	conn, err := b.news.sleep.Conn(limited)
 	if err != nil {
 		return nil, err
 	}
-	s := &sleeper{b: b, conn: conn, bed: b.bed(b.config.Instance), open: true, cancel: func() {}, over: make(chan struct{})}
+	s := &sleeper{b: b, conn: conn, bed: b.bed(b.instance), open: true, cancel: func() {}, over: make(chan struct{})}
 	close(s.over)
 	if err := s.takeBed(limited); err != nil {
 		s.discard()
@@ -73,7 +73,7 @@ func (s *sleeper) takeBed(ctx context.Context) error {
 			return errFormat
 		}
 		switch {
-		case uint32(s.number) != s.b.pools.greeted.Load():
+		case uint32(s.number) != s.b.news.greeted.Load():
 			return errPooler
 		case string(row[0]) == "1":
 			return nil
@@ -91,7 +91,7 @@ func (b *Backend) endSleeper(ctx context.Context) error {
 	p := &packet{wakes: true}
 	p.add("end_other")
 	p.add("committed")
-	p.add("leave_bed", b.bed(b.config.Instance))
+	p.add("leave_bed", b.bed(b.instance))
 	_, _, err := b.send(ctx, b.pools.main, "wake", p)
 	return err
 }
@@ -99,7 +99,7 @@ func (b *Backend) endSleeper(ctx context.Context) error {
 // door is the name of the lock for which a session waits. Each session has another one, because the server may still keep an earlier
 // connection for the mailbox, with the lock that it got.
 func (b *Backend) door(session int64) string {
-	return b.bed(b.config.Instance) + ".door." + strconv.FormatInt(session, 36)
+	return b.bed(b.instance) + ".door." + strconv.FormatInt(session, 36)
 }
 
 // lock is that of the present sleep. It is never that of another one.
@@ -120,7 +120,7 @@ func (s *sleeper) shut(ctx context.Context) error {
 			return err
 		} // a late wake, which finds no sleep, has hit this statement
 	}
-	found, _, err := s.b.request(ctx, s.b.pools.mailbox, "letters", false, true, func(p *packet) { p.ask("shut", s.b.shut, s.door) })
+	found, _, err := s.b.request(ctx, s.b.news.mailbox, "letters", false, true, func(p *packet) { p.ask("shut", s.b.shut, s.door) })
 	switch {
 	case err != nil:
 		return err

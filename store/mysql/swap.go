@@ -34,7 +34,7 @@ const (
 )
 
 // Swap implements [cas.Backend].
-func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+func (b *Server) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	for i := range swaps {
 		if tooLarge(&swaps[i]) {
 			return nil, cas.Failed("swap", errTooLarge, false)
@@ -69,7 +69,7 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 }
 
 // NextToken implements [cas.Backend].
-func (b *Backend) NextToken(ctx context.Context) (int64, error) {
+func (b *Server) NextToken(ctx context.Context) (int64, error) {
 	found, now, err := b.readIn(ctx, "next", func(p *packet) { p.ask("next_token") })
 	switch {
 	case err != nil:
@@ -87,7 +87,7 @@ func (b *Backend) NextToken(ctx context.Context) (int64, error) {
 }
 
 // RaiseTokens implements [cas.Backend].
-func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+func (b *Server) RaiseTokens(ctx context.Context, first int64) error {
 	_, err := b.write(ctx, "raise", func(p *packet) { p.add("raise_floor_to", first) })
 	return err
 }
@@ -103,7 +103,7 @@ func tooLarge(s *cas.Swap) bool {
 
 // call is one call of Swap.
 type call struct {
-	b       *Backend
+	b       *Server
 	swaps   []cas.Swap
 	done    []cas.Swapped
 	carried atomic.Bool // a swap was carried out
@@ -441,7 +441,7 @@ func (c *call) read(part []int, rows [][][]byte, now state) (failed []int, err e
 }
 
 // Confirm implements [cas.Confirmer]. InnoDB shows a commit before the disk has it, so a crash may forget what was read.
-func (b *Backend) Confirm(ctx context.Context) error {
+func (b *Server) Confirm(ctx context.Context) error {
 	_, _, err := b.request(ctx, b.pools.main, "confirm", true, true, func(p *packet) {
 		p.add("confirm")
 		p.add("confirmed")

@@ -19,8 +19,9 @@ const (
 
 // wakes are what an instance knows of waking others when their letters are committed. See News in the package document.
 type wakes struct {
-	// proven: this instance has woken itself by a packet like those of swaps. So a swap's packet may wake the reader of its letter.
-	proven atomic.Bool
+	// proven is how many instances of this process have woken themselves by a packet like those of swaps. If some have, a swap's packet may wake the
+	// reader of its letter.
+	proven atomic.Int64
 	// refused is until when the server is not asked, in nanoseconds since 1970.
 	refused atomic.Int64
 	// foreign: it was said that another instance has another user.
@@ -35,14 +36,14 @@ func (w *wakes) init() { w.names, w.some = map[string]struct{}{}, make(chan stru
 
 // bed is the name of the lock that the session has in which an instance sleeps. It is the same for all instances of a database, and no
 // other program's: it contains a hash of the database and of the instance, whose name has a random part.
-func (b *Backend) bed(instance string) string {
+func (b *Server) bed(instance string) string {
 	hash := sha256.Sum256([]byte(b.target.db + "\x00" + instance))
 	return "locksidecar:" + hex.EncodeToString(hash[:16]) // MySQL allows 64 characters
 }
 
 // addWake lets a packet wake the reader of its first letter, after COMMIT.
-func (b *Backend) addWake(p *packet) {
-	if len(p.to) == 0 || !b.wakes.proven.Load() && !p.proves || b.wakes.areRefused() {
+func (b *Server) addWake(p *packet) {
+	if len(p.to) == 0 || b.wakes.proven.Load() == 0 && !p.proves || b.wakes.areRefused() {
 		return
 	}
 	p.wakes = true
@@ -59,7 +60,7 @@ func (p *packet) others() []string {
 }
 
 // wake wakes instances soon, by packets of their own.
-func (b *Backend) wake(instances ...string) {
+func (b *Server) wake(instances ...string) {
 	if len(instances) == 0 || b.wakes.areRefused() {
 		return
 	}
@@ -78,7 +79,7 @@ func (b *Backend) wake(instances ...string) {
 }
 
 // wakeOthers does so until ctx ends.
-func (b *Backend) wakeOthers(ctx context.Context) {
+func (b *Server) wakeOthers(ctx context.Context) {
 	w := &b.wakes
 	for {
 		select {
@@ -110,7 +111,7 @@ func wakeEach(names map[string]struct{}, wake func(name string) error) {
 }
 
 // wakeOne sends the packet that wakes one instance.
-func (b *Backend) wakeOne(ctx context.Context, instance string) error {
+func (b *Server) wakeOne(ctx context.Context, instance string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	p := &packet{wakes: true}
@@ -122,7 +123,7 @@ func (b *Backend) wakeOne(ctx context.Context, instance string) error {
 }
 
 // woke notes what the server said to a wake. It returns false if it may not have carried it out, and another one can succeed.
-func (b *Backend) woke(err error) bool {
+func (b *Server) woke(err error) bool {
 	w := &b.wakes
 	switch number(err) {
 	case 0: // it did, or the connection broke
@@ -144,3 +145,15 @@ func (b *Backend) woke(err error) bool {
 func (w *wakes) areRefused() bool { return time.Now().UnixNano() < w.refused.Load() }
 
 var errNoWake = errors.New("the server did not wake this sidecar by KILL QUERY")
+
+// isProven notes whether this instance has woken itself.
+func (b *Backend) isProven(is bool) {
+	if b.proven.Swap(is) == is {
+		return
+	}
+	if is {
+		b.wakes.proven.Add(1)
+	} else {
+		b.wakes.proven.Add(-1)
+	}
+}

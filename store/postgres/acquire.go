@@ -59,7 +59,7 @@ func newAsking(o *operation, asks []store.Ask) *asking {
 	}
 }
 
-func (t *asking) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
+func (t *asking) name(i int) keyName { return keyName{t.id.Namespace, t.asks[i].Key} }
 
 func (t *asking) acquire(ctx context.Context) ([]store.Answer, error) {
 	if err := t.takeFree(ctx); err != nil {
@@ -188,7 +188,7 @@ func (t *asking) takeOne(ctx context.Context, i int) error {
 	}
 	found, err := query(ctx, t.operation, sql,
 		[]any{
-			t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.ID), a.Session, a.Owner,
+			t.id.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.ID), a.Session, a.Owner,
 			textOf(a.Data), a.Traceparent, t.notAfter, lastOf(a),
 		},
 		func(rows pgx.Rows, r *taken) error {
@@ -223,13 +223,13 @@ func (t *asking) takeMany(ctx context.Context, which []int, sql statement, args 
 func (t *asking) argsOfSession(which []int) []any {
 	c := newAskColumns(t.asks, which)
 	return []any{
-		t.config.Identity.Namespace, c.leases[0], c.keys, c.attempts, c.sessions,
+		t.id.Namespace, c.leases[0], c.keys, c.attempts, c.sessions,
 		orNull(c.owners, ""), orNull(c.datas, nil), orNull(c.traceparents, ""), t.notAfter, orNull(c.lasts, 0),
 	}
 }
 
 func (t *asking) argsOfMany(which []int) []any {
-	c, id := newAskColumns(t.asks, which), t.config.Identity
+	c, id := newAskColumns(t.asks, which), t.id
 	byTTL := make([]bool, len(which))
 	var made [][16]byte
 	var ttls []time.Duration
@@ -276,7 +276,7 @@ func (t *asking) readHolders(ctx context.Context) error {
 			if r.isKeepable() {
 				continue // the SQL function ask decides whether it still is
 			}
-			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
+			if r.renewedByOwner() || string(r.instance) == t.id.Instance {
 				t.answerAsk(i, r.granted(r.handedBy))
 			} // otherwise the SQL function ask records the second delivery
 		case t.asks[i].TTL == 0 && !r.askerLives:
@@ -360,7 +360,7 @@ func (t *asking) ask(ctx context.Context, mayWait bool) error {
 
 func (t *asking) askFor(ctx context.Context, which []int, mayWait bool) error {
 	c := newAskColumns(t.asks, which)
-	id := t.config.Identity
+	id := t.id
 	found, err := query(ctx, t.operation, sqlAsk,
 		[]any{
 			id.Namespace, t.notAfter, mayWait, id.Instance, id.Pod, c.keys, c.attempts, c.leases, c.ttls,

@@ -71,7 +71,7 @@ func (s *Store) amend(
 	}
 	defer cancel()
 	amended := make([]store.Amended, len(changes))
-	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, changes[i].Key} }
+	name := func(i int) keyName { return keyName{s.id.Namespace, changes[i].Key} }
 	locked, err := o.aroundLocked(ctx, items(len(changes)), name, func(ctx context.Context, which []int) error {
 		return o.amend(ctx, sql, changes, which, more, amended)
 	})
@@ -99,7 +99,7 @@ type amendedRow struct {
 func (o *operation) amend(
 	ctx context.Context, sql statement, changes []store.Change, which []int, more func(which []int) []any, amended []store.Amended,
 ) error {
-	namespace := o.config.Identity.Namespace
+	namespace := o.id.Namespace
 	keys, tokens, leases := make([]string, len(which)), make([]int64, len(which)), make([][16]byte, len(which))
 	ttls, sets, datas := make([]time.Duration, len(which)), make([]bool, len(which)), make([]*string, len(which))
 	for n, i := range which {
@@ -107,7 +107,7 @@ func (o *operation) amend(
 		keys[n], tokens[n], leases[n] = c.Key, c.Token, c.Lease
 		ttls[n], sets[n], datas[n] = c.TTL, c.SetData, textOf(c.Data)
 	}
-	args := []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas}
+	args := []any{namespace, o.notAfter, o.id.Instance, keys, tokens, leases, ttls, sets, datas}
 	if more != nil {
 		args = append(args, more(which)...)
 	}

@@ -51,7 +51,7 @@ func statementTimeout(timeout time.Duration) time.Duration { return timeout * 9 
 // Tests that look for deadlocks set a shorter deadlock_timeout.
 func lockTimeout(timeout time.Duration) time.Duration { return min(100*time.Millisecond, timeout/10) }
 
-func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
+func (s *Space) poolConfig(conns int) (*pgxpool.Config, error) {
 	config := s.config
 	pool, err := pgxpool.ParseConfig(config.URL)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 }
 
 // connConfig makes the configuration of connections to a URL. accept decides whether to use a server.
-func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnConfig, error) {
+func (s *Space) connConfig(url string, accept func(primary) error) (*pgx.ConnConfig, error) {
 	pool, err := pgxpool.ParseConfig(url) // the URL may have parameters of the pool
 	if err != nil {
 		return nil, fmt.Errorf("store/postgres: %w", err) // pgx leaves the password out
@@ -130,17 +130,17 @@ func hostsOf(conn *pgx.ConnConfig) int {
 
 // shared reports whether a pooler gives each transaction to any session. Then sessions keep no settings,
 // except that of a listener with its own URL.
-func (s *Store) shared() bool { return s.pooled.Load() }
+func (s *Space) shared() bool { return s.pooled.Load() }
 
 // suit makes statements unnamed if sessions are shared, because another session would not know a name.
-func (s *Store) suit(conn *pgx.ConnConfig) {
+func (s *Space) suit(conn *pgx.ConnConfig) {
 	if s.shared() {
 		conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 }
 
 // setUp checks the server of a new connection, and sets up its session unless sessions are shared.
-func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
+func (s *Space) setUp(ctx context.Context, conn *pgx.Conn) error {
 	// The pool's context has no deadline, and the pool of the renewals has only one connection.
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
@@ -175,7 +175,7 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 	return s.setUpSession(ctx, conn)
 }
 
-func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
+func (s *Space) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 	return s.measured(ctx, sqlConnectionSetUp, func(sql string) error {
 		_, err := conn.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, s.settings(false)...)...)
 		return err
@@ -183,7 +183,7 @@ func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // settings are the arguments of the statement that sets up a session, or with local a transaction.
-func (s *Store) settings(local bool) []any {
+func (s *Space) settings(local bool) []any {
 	limit := millis(statementTimeout(s.config.Timeout))
 	return []any{limit, millis(s.lockTimeout), limit, local}
 }
@@ -206,14 +206,14 @@ func noteWarning(conn *pgconn.PgConn, notice *pgconn.Notice) {
 }
 
 // doubt requests a check of the server, and returns at once.
-func (s *Store) doubt() {
+func (s *Space) doubt() {
 	select {
 	case s.doubts <- struct{}{}:
 	default:
 	}
 }
 
-func (s *Store) watch(ctx context.Context, r *running) {
+func (s *Space) watch(ctx context.Context, r *running) {
 	for {
 		s.reach(ctx, r)
 		select {
@@ -227,7 +227,7 @@ func (s *Store) watch(ctx context.Context, r *running) {
 // reach checks the server until it can be used, and logs each new error. After a failure it drops the old
 // connections, because each would fail one more operation with an unknown outcome. The renewals keep their
 // connection until another can be made, because the server may refuse logins while a password is replaced.
-func (s *Store) reach(ctx context.Context, r *running) {
+func (s *Space) reach(ctx context.Context, r *running) {
 	broken := false
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		err := s.look(ctx, r.shared)
@@ -259,7 +259,7 @@ func (s *Store) reach(ctx context.Context, r *running) {
 	}
 }
 
-func (s *Store) become(why error) {
+func (s *Space) become(why error) {
 	was := s.enter(why)
 	switch { // the mutex is free here: every operation takes it, and logging can be slow
 	case was == nil:
@@ -272,7 +272,7 @@ func (s *Store) become(why error) {
 }
 
 // enter sets the state and returns the previous one, or nil if the store has stopped.
-func (s *Store) enter(why error) (was *state) {
+func (s *Space) enter(why error) (was *state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
@@ -305,7 +305,7 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
+func (s *Space) look(ctx context.Context, pool *pgxpool.Pool) error {
 	looking, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	found, err := findSchema(func(sql statement, into ...any) error { return s.readRow(looking, pool, sql, into...) })
@@ -331,8 +331,8 @@ func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 // readRow runs a statement that returns at most one row, on a server that may be a standby.
-func (s *Store) readRow(ctx context.Context, pool *pgxpool.Pool, sql statement, into ...any) error {
-	o := &operation{Store: s, pool: pool, looking: true}
+func (s *Space) readRow(ctx context.Context, pool *pgxpool.Pool, sql statement, into ...any) error {
+	o := &operation{Store: s.own, pool: pool, looking: true}
 	found, _, err := try(ctx, o, sql, nil, func(rows pgx.Rows, _ *struct{}) error { return rows.Scan(into...) })
 	if err == nil && len(found) == 0 {
 		err = pgx.ErrNoRows
@@ -340,7 +340,7 @@ func (s *Store) readRow(ctx context.Context, pool *pgxpool.Pool, sql statement, 
 	return err
 }
 
-func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
+func (s *Space) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 	var (
 		now                                     time.Time
 		fsync, fullPages, commit, isolation, ro string
@@ -382,7 +382,7 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 // inspectSource checks whether a failover would be noticed, and reads the server's history.
-func (s *Store) inspectSource(ctx context.Context, pool *pgxpool.Pool, source string) error {
+func (s *Space) inspectSource(ctx context.Context, pool *pgxpool.Pool, source string) error {
 	err := s.learn(ctx, pool)
 	if answered(err) {
 		return &sourceError{source, err}
@@ -407,7 +407,7 @@ func (e *sourceError) Error() string {
 		"grant EXECUTE, or run `SELECT locksidecar.use_history_source('server')` as the owner of the schema", e.source, e.error)
 }
 
-func (s *Store) sayOnce(level slog.Level, text string, args ...any) {
+func (s *Space) sayOnce(level slog.Level, text string, args ...any) {
 	if _, said := s.said.LoadOrStore(text+fmt.Sprint(args...), true); !said {
 		s.log.Log(context.Background(), level, text, args...) //nolint:sloglint // constants of the callers
 	}

@@ -17,7 +17,7 @@ type whereabouts struct {
 	database string
 }
 
-func (s *Store) listens() bool { return !s.readsOnly.Load() && (s.direct != nil || !s.shared()) }
+func (s *Space) listens() bool { return !s.readsOnly.Load() && (s.direct != nil || !s.shared()) }
 
 // greet checks the server behind a listener's own URL, and then sets up the session. Before this check, the
 // server is not trusted, not even its clock.
@@ -54,8 +54,8 @@ func (e *listener) compare(ctx context.Context, conn *pgx.Conn) (own bool, err e
 	return process == conn.PgConn().PID(), nil
 }
 
-func (s *Store) whereabouts(ctx context.Context) (whereabouts, error) {
-	ctx, cancel, o, err := s.begin(ctx, "listen")
+func (s *Space) whereabouts(ctx context.Context) (whereabouts, error) {
+	ctx, cancel, o, err := s.own.begin(ctx, "listen")
 	if err != nil {
 		return whereabouts{}, err
 	}

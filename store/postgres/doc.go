@@ -277,6 +277,11 @@
 // polled for, unless LISTEN has its own URL (direct.go). That server is not trusted until it is known to be
 // the store's and a notification to this instance has arrived.
 //
+// The views of a space share these connections. The one that listens has LISTEN for each view that needs notifications, and hands each notification on
+// by its channel. A view hears as soon as its own LISTEN is committed and the connection has heard itself. Renewals of views that are due at the same time
+// are one statement. What waits for the locked row of one view's lease, and what verifies a view's locks after a failover, does not use the connection for
+// renewals then, where it would delay those of others.
+//
 // Before each new connection, the URL is read again, with the files that it names (server.go), so a password can be
 // replaced while locks are held. The old login is used until the server accepts the new one, so the file may change
 // first. Hosts and database may not change, because then connections would see different locks.

@@ -148,7 +148,7 @@ func TestEventsThatWaitAreBounded(t *testing.T) {
 	m := s.notifier
 	m.speaking = make(chan struct{}) // the instance waits for the database
 	for n := range eventsMax + 10 {
-		m.event("n", store.Event{Kind: store.EventAcquired, Key: fmt.Sprint("k", n%3), Token: int64(n + 1)})
+		m.event(s, "n", store.Event{Kind: store.EventAcquired, Key: fmt.Sprint("k", n%3), Token: int64(n + 1)})
 	}
 	var tokens []int64
 	for {

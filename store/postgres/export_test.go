@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
+	"slices"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -66,12 +68,23 @@ func InSession(ctx context.Context, tb testing.TB, s *Store, sql string) string 
 // Patient gives a store long limits for rows, for its listener, for commits and for sweeps, because
 // tests with two sessions on a busy machine are slow. Call it before Start.
 func Patient(s *Store) *Store {
+	PatientSpace(s.Space)
+	return s
+}
+
+// PatientSpace is Patient.
+func PatientSpace(s *Space) {
 	const long = 4 * time.Second // a little less than the statement's own limit
 	s.lockTimeout, s.longCommit = long, time.Hour
 	s.sweepLap, s.sweepBudget = 0, time.Second
 	s.listener.wait = long
-	return s
 }
+
+// RenewTogether sets for how long a view's renewal waits for those of others. Call it before Start.
+func RenewTogether(s *Space, pause time.Duration) { s.together.pause = pause }
+
+// MeasureSpace is Measure.
+func MeasureSpace(s *Space, to recorder) { s.metrics = to }
 
 // AskOften makes a store's listener check its connection often. Call it before Start.
 func AskOften(s *Store) { s.listener.alive = 20 * time.Millisecond }
@@ -187,10 +200,12 @@ func (u *unflushed) Count() int {
 }
 
 // Doubtful is someDoubtful.
-func (u *unflushed) Doubtful() []store.Claim { return u.someDoubtful() }
+func (u *unflushed) Doubtful() []store.Claim {
+	return slices.Concat(slices.Collect(maps.Values(u.someDoubtful()))...)
+}
 
 // Add is add.
-func (u *unflushed) Add(claims []store.Claim, sent time.Time) { u.add(claims, sent) }
+func (u *unflushed) Add(claims []store.Claim, sent time.Time) { u.add(nil, claims, sent) }
 
 // Flushed is flushed.
 func (u *unflushed) Flushed(sent time.Time) { u.flushed(sent) }

@@ -55,34 +55,67 @@ var (
 // sqlListenAsk checks whether the server answers. The statement is empty.
 var sqlListenAsk = statement{name: "listen", sql: strings.TrimSpace(mark + "listen" + markEnd)}
 
-// listener receives notifications of other instances on its own connection, while they are needed. It first sends one to itself,
-// which shows that they arrive. A notification of a moment in which it did not listen is lost, so each beginning and each end of
+// listener receives notifications of other instances on its own connection, while a view needs them. It first sends one to itself,
+// which shows that they arrive. A notification of a moment in which it did not listen is lost, so for each view each beginning and each end of
 // the listening is followed by news of EveryWait. The order matters: LISTEN is committed, then all is looked at.
 type listener struct {
-	s       *Store
-	channel string
-	alive   time.Duration // see listenerAlive
-	wait    time.Duration // see listenWait
-	pauses  pauses
-	hearing atomic.Bool
-	wake    chan struct{}
+	s      *Space
+	alive  time.Duration // see listenerAlive
+	wait   time.Duration // see listenWait
+	pauses pauses
+	wake   chan struct{}
 
-	mu  sync.Mutex
-	on  bool
-	off context.CancelCauseFunc // ends the listening that is under way
-	// keeping: keys are kept here. hurry ends a silence that began before that, so that the connection is checked. It can be nil.
+	// telling is held while views are told something, so that none is after its end.
+	telling sync.Mutex
+
+	mu sync.Mutex
+	// ears are those of the views that run. The ears with on are to be listened for.
+	ears map[*ear]struct{}
+	off  context.CancelCauseFunc // ends the listening that is under way
+	// ending: off was called, so the connection ends. attempts are the letGo of the ears for which it was made, or was to be tuned.
+	ending   bool
+	attempts []func()
+	// hurry ends a silence, so that the connection is checked, or tuned. It can be nil.
+	hurry context.CancelFunc
+	// tuned are the ears for which the connection listens, by their channels. untuned: these are not just those that are on.
+	tuned   map[string]*ear
+	untuned bool
+	// keepers is how many ears have keeping.
+	keepers int
+	// hello is what the listener sent to itself on this connection, to helloTo. heard: it has arrived.
+	hello   string
+	helloTo *ear
+	helloAt time.Time
+	heard   bool
+}
+
+// ear is a view's part of the listener.
+type ear struct {
+	view    *Store
+	channel string
+	hearing atomic.Bool
+
+	// The listener's mutex guards the following fields.
+
+	on bool
+	// keeping: keys are kept here, so that a connection that breaks must be noticed soon.
 	keeping bool
-	hurry   context.CancelFunc
-	// tried is closed by letGo when LISTEN was committed, or has failed, after the listener was switched on.
+	// tried is closed by letGo when LISTEN was committed, or has failed, after the ear was switched on.
 	tried chan struct{}
 	letGo func()
 }
 
-func newListener(s *Store) *listener {
-	id := s.config.Identity
-	e := &listener{s: s, channel: channelOf(id.Namespace, id.Instance), alive: listenerAlive, wait: listenWait, pauses: pauses{firstPause, longPause}, wake: make(chan struct{}, 1)}
-	e.turn(s.config.Listen == ListenAlways)
-	return e
+func newListener(s *Space) *listener {
+	return &listener{
+		s: s, alive: listenerAlive, wait: listenWait, pauses: pauses{firstPause, longPause}, wake: make(chan struct{}, 1),
+		ears: map[*ear]struct{}{}, tuned: map[string]*ear{},
+	}
+}
+
+func newEar(view *Store) *ear {
+	a := &ear{view: view, channel: channelOf(view.id.Namespace, view.id.Instance)}
+	view.listener.turn(a, view.config.Listen == ListenAlways)
+	return a
 }
 
 func (e *listener) poke() {
@@ -93,28 +126,140 @@ func (e *listener) poke() {
 }
 
 // Listen says whether notifications are needed.
-func (s *Store) Listen(on bool) { s.listener.turn(on || s.config.Listen == ListenAlways) }
+func (s *Store) Listen(on bool) { s.listener.turn(s.ear, on || s.config.Listen == ListenAlways) }
 
 // Keeping says whether keys are kept here: see [store.Keeper].
 func (s *Store) Keeping(on bool) {
 	e := s.listener
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.keeping = on; on && e.hurry != nil {
+	if e.keep(s.ear, on); on {
+		e.hurryUp()
+	}
+}
+
+// keep notes whether keys are kept here. The caller holds the mutex.
+func (e *listener) keep(a *ear, on bool) {
+	switch {
+	case on && !a.keeping:
+		e.keepers++
+	case !on && a.keeping:
+		e.keepers--
+	}
+	a.keeping = on
+}
+
+// hurryUp ends a silence. The caller holds the mutex.
+func (e *listener) hurryUp() {
+	if e.hurry != nil {
 		e.hurry()
 	}
 }
 
-// silence is the context of a wait for a notification. It ends when the connection must be checked.
+// join adds the ear of a view that has started.
+func (e *listener) join(a *ear) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	was := e.anyOn()
+	e.ears[a] = struct{}{}
+	e.changed(was)
+}
+
+// part removes the ear of a view that has ended. After that, it is told nothing.
+func (e *listener) part(a *ear) {
+	e.mu.Lock()
+	was := e.anyOn()
+	delete(e.ears, a)
+	e.keep(a, false)
+	a.hearing.Store(false)
+	e.changed(was)
+	e.mu.Unlock()
+	e.telling.Lock()
+	defer e.telling.Unlock() // what it was being told is over
+}
+
+func (e *listener) turn(a *ear, on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a.on == on {
+		return
+	}
+	was := e.anyOn()
+	if a.on = on; on {
+		tried := make(chan struct{})
+		a.tried, a.letGo = tried, sync.OnceFunc(func() { close(tried) })
+		if e.tuned[a.channel] == a && !e.ending { // it was switched off for a moment
+			a.letGo()
+		}
+	} else if a.letGo != nil {
+		a.letGo()
+	}
+	e.changed(was)
+}
+
+// changed lets the listener see which ears are on now. was: some were on before. Only the first one interrupts its pause after a failure. The
+// caller holds the mutex.
+func (e *listener) changed(was bool) {
+	switch is := e.anyOn(); {
+	case is && !was:
+		e.poke()
+	case was && !is:
+		e.end(errListenOff)
+	}
+	if e.untuned = !e.isTuned(); e.untuned {
+		e.hurryUp()
+	}
+}
+
+// anyOn reports whether a view needs notifications. The caller holds the mutex.
+func (e *listener) anyOn() bool {
+	for a := range e.ears {
+		if a.on {
+			return true
+		}
+	}
+	return false
+}
+
+// isTuned reports whether the connection listens for the ears that are on, and for no others. The caller holds the mutex.
+func (e *listener) isTuned() bool {
+	for a := range e.ears {
+		if a.on && e.tuned[a.channel] != a {
+			return false
+		}
+	}
+	for _, a := range e.tuned {
+		if !e.wants(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// views is how many views run.
+func (e *listener) views() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.ears)
+}
+
+func (e *listener) wants(a *ear) bool {
+	_, runs := e.ears[a]
+	return runs && a.on
+}
+
+// silence is the context of a wait for a notification. It ends when the connection must be checked or tuned. It is nil if the connection must
+// be tuned now.
 func (e *listener) silence(ctx context.Context) (context.Context, context.CancelFunc) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.untuned {
+		return nil, nil
+	}
 	limit := e.alive
-	switch {
-	case !e.hearing.Load():
-		e.hurry = nil
-		return context.WithTimeout(ctx, helloAgain)
-	case e.keeping:
+	if !e.heard {
+		limit = helloAgain
+	} else if e.keepers > 0 {
 		limit = min(limit, keeperAlive)
 	}
 	waiting, cancel := context.WithTimeout(ctx, limit)
@@ -122,37 +267,29 @@ func (e *listener) silence(ctx context.Context) (context.Context, context.Cancel
 	return waiting, cancel
 }
 
-func (e *listener) turn(on bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.on == on {
-		return
-	}
-	e.on = on
-	if on {
-		tried := make(chan struct{})
-		e.tried, e.letGo = tried, sync.OnceFunc(func() { close(tried) })
-	} else if e.off != nil {
-		e.off(errListenOff)
-	}
-	e.poke()
-}
-
 // leave ends the connection to a server that the store has left, because that server may still run and
 // answer. A listener with its own URL compares the servers itself: see ask.
 func (e *listener) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.off != nil && e.s.direct == nil {
-		e.off(errLeft)
+	if e.s.direct == nil {
+		e.end(errLeft)
 	}
 }
 
-// ready returns when the listener listens or cannot, or after a limit. From then on, each news arrives, or
+// end ends the listening that is under way. The caller holds the mutex.
+func (e *listener) end(why error) {
+	if e.off != nil {
+		e.off(why)
+		e.ending = true
+	}
+}
+
+// ready returns when the listener listens for a view or cannot, or after a limit. From then on, each news arrives, or
 // news of EveryWait follows.
-func (e *listener) ready(ctx context.Context) {
+func (e *listener) ready(ctx context.Context, a *ear) {
 	e.mu.Lock()
-	on, tried := e.on, e.tried
+	on, tried := a.on, a.tried
 	e.mu.Unlock()
 	if !on || !e.s.listens() {
 		return
@@ -183,7 +320,7 @@ func (p pauses) after(last time.Duration, heard bool, lasted time.Duration) time
 	return min(max(2*last, p.first), p.longest)
 }
 
-// run listens while notifications are needed, until ctx ends. It logs each new error.
+// run listens while a view needs notifications, until ctx ends. It logs each new error.
 func (e *listener) run(ctx context.Context) {
 	pause, said := time.Duration(0), ""
 	for ctx.Err() == nil {
@@ -191,7 +328,7 @@ func (e *listener) run(ctx context.Context) {
 		case <-e.wake: // begin sees what this tells
 		default:
 		}
-		listening, off, tried := e.begin(ctx)
+		listening, off := e.begin(ctx)
 		if listening == nil {
 			select {
 			case <-ctx.Done():
@@ -200,14 +337,10 @@ func (e *listener) run(ctx context.Context) {
 			continue
 		}
 		began := time.Now()
-		err := e.listen(listening, tried)
-		tried()
+		err := e.listen(listening)
 		switchedOff := errors.Is(context.Cause(listening), errListenOff)
 		off(nil)
-		heard := e.hearing.Swap(false)
-		if heard {
-			e.s.news(store.EveryWait) // polls from now on
-		}
+		heard := e.deafen() // they poll from now on
 		if switchedOff || ctx.Err() != nil {
 			continue
 		}
@@ -227,19 +360,56 @@ func (e *listener) run(ctx context.Context) {
 	}
 }
 
-// begin makes the context of one connection, or returns nil. tried ends the wait of ready.
-func (e *listener) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
+// begin makes the context of one connection, or returns nil.
+func (e *listener) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.on || !e.s.listens() || !e.s.state.Load().usable {
-		return nil, nil, nil
+	if !e.anyOn() || !e.s.listens() || !e.s.state.Load().usable {
+		return nil, nil
 	}
 	listening, e.off = context.WithCancelCause(ctx)
-	return listening, e.off, e.letGo
+	e.ending = false
+	for a := range e.ears {
+		if a.on {
+			e.attempts = append(e.attempts, a.letGo)
+		}
+	}
+	return listening, e.off
+}
+
+// deafen ends the hearing of all views, with the connection, and the waits of ready for it. An ear that was switched on meanwhile waits for the next
+// connection. It reports whether notifications have arrived.
+func (e *listener) deafen() (heard bool) {
+	e.mu.Lock()
+	heard, e.heard, e.helloTo, e.hurry = e.heard, false, nil, nil
+	var told []*ear
+	for _, a := range e.tuned {
+		if a.hearing.Swap(false) {
+			told = append(told, a)
+		}
+	}
+	clear(e.tuned)
+	e.untuned = !e.isTuned()
+	for _, letGo := range e.attempts {
+		letGo()
+	}
+	e.attempts = nil
+	e.mu.Unlock()
+	e.tellAll(told)
+	return heard
+}
+
+// tellAll tells views that news may have been missed.
+func (e *listener) tellAll(ears []*ear) {
+	e.telling.Lock()
+	defer e.telling.Unlock()
+	for _, a := range ears {
+		a.view.report(store.EveryWait)
+	}
 }
 
 // listen listens on a new connection until the connection or ctx ends.
-func (e *listener) listen(ctx context.Context, tried func()) error {
+func (e *listener) listen(ctx context.Context) error {
 	conn, err := e.connect(ctx)
 	if err != nil {
 		return err
@@ -249,26 +419,29 @@ func (e *listener) listen(ctx context.Context, tried func()) error {
 		defer cancel()
 		_ = conn.Close(closing)
 	}()
-	tried()
-	hello := "hello-" + uuid.NewString()
-	began := time.Now()
-	e.s.notifier.send(e.channel, hello)
-	for {
+	e.hello = "hello-" + uuid.NewString()
+	for began := time.Now(); ; {
+		if err := e.tune(ctx, conn); err != nil {
+			return err
+		}
+		e.greetSelf()
 		waiting, cancel := e.silence(ctx)
+		if waiting == nil {
+			continue
+		}
 		n, err := conn.WaitForNotification(waiting)
 		silent := waiting.Err() != nil
 		cancel()
 		switch {
 		case err == nil:
-			e.hear(n.Payload, hello)
+			e.hear(n.Channel, n.Payload)
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case !silent:
 			return err
-		case !e.hearing.Load() && time.Since(began) >= helloLimit:
+		case !e.heard && time.Since(began) >= helloLimit:
 			return e.notHeard()
-		case !e.hearing.Load():
-			e.s.notifier.send(e.channel, hello)
+		case !e.heard || e.mustTune():
 		default:
 			if err := e.ask(ctx, conn); err != nil {
 				return err
@@ -277,7 +450,28 @@ func (e *listener) listen(ctx context.Context, tried func()) error {
 	}
 }
 
-// connect makes a connection that listens. LISTEN is committed before it returns.
+func (e *listener) mustTune() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.untuned
+}
+
+// greetSelf sends the hello, and again if it is late, or if the channel that it went to is no longer listened to.
+func (e *listener) greetSelf() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	under := e.helloTo != nil && e.tuned[e.helloTo.channel] == e.helloTo && time.Since(e.helloAt) < helloAgain
+	if e.heard || under {
+		return
+	}
+	for channel, a := range e.tuned {
+		e.helloTo, e.helloAt = a, time.Now()
+		e.s.notifier.send(channel, e.hello)
+		return
+	}
+}
+
+// connect makes a connection.
 func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
@@ -297,13 +491,57 @@ func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 		_ = conn.Close(limited)
 		return nil, err
 	}
-	listen := statement{name: "listen", sql: mark + "listen" + markEnd + "LISTEN " + e.channel}
-	err = e.s.measured(limited, listen, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
-	if err != nil {
-		_ = conn.Close(limited)
-		return nil, err
-	}
 	return conn, nil
+}
+
+// tune makes the connection listen for the ears that are on, and for no others. LISTEN is committed before it returns. An ear that is tuned when
+// notifications are known to arrive hears from then on. One that the connection no longer listens for is told that it misses news.
+func (e *listener) tune(ctx context.Context, conn *pgx.Conn) error {
+	e.mu.Lock()
+	if !e.untuned {
+		e.mu.Unlock()
+		return nil
+	}
+	var commands []string
+	var begins, ends []*ear
+	for channel, a := range e.tuned {
+		if !e.wants(a) {
+			ends, commands = append(ends, a), append(commands, "UNLISTEN "+channel)
+		}
+	}
+	for a := range e.ears {
+		if a.on && e.tuned[a.channel] != a {
+			begins, commands = append(begins, a), append(commands, "LISTEN "+a.channel)
+			e.attempts = append(e.attempts, a.letGo)
+		}
+	}
+	e.mu.Unlock()
+	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
+	defer cancel()
+	listen := statement{name: "listen", sql: mark + "listen" + markEnd + strings.Join(commands, ";")}
+	if err := e.s.measured(limited, listen, func(sql string) error { _, err := conn.Exec(limited, sql); return err }); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if e.ending { // who was switched on since waits for the next connection
+		e.mu.Unlock()
+		return context.Cause(ctx)
+	}
+	var told []*ear
+	for _, a := range ends {
+		if delete(e.tuned, a.channel); a.hearing.Swap(false) {
+			told = append(told, a)
+		}
+	}
+	for _, a := range begins {
+		e.tuned[a.channel] = a
+		a.letGo()
+	}
+	told = append(told, e.hearAll()...)
+	e.untuned, e.attempts = !e.isTuned(), nil
+	e.mu.Unlock()
+	e.tellAll(told)
+	return nil
 }
 
 // ask checks that the connection still leads to the store's server.
@@ -326,37 +564,69 @@ func (e *listener) notHeard() error {
 
 // hear handles a payload. Any database user can have sent it. So a hint only causes a check, events count
 // only for watched keys, and a grant must contain its whole id.
-func (e *listener) hear(payload, hello string) {
+func (e *listener) hear(channel, payload string) {
+	e.mu.Lock()
+	a := e.tuned[channel]
+	e.mu.Unlock()
+	if a == nil {
+		return
+	}
+	greeted := false
+	e.telling.Lock()
 	for word := range strings.SplitSeq(payload, " ") {
 		switch word {
-		case hello:
-			if e.hearing.Swap(true) {
-				break // another hello has come before
-			}
-			e.s.log.Debug("notifications of other instances arrive")
-			e.s.news(store.EveryWait) // earlier ones may have been missed
+		case e.hello:
+			greeted = true
 		case signalsWord:
-			e.s.news(store.News{Signals: true})
+			a.view.report(store.News{Signals: true})
 		default:
-			e.pass(word)
+			a.view.pass(word)
 		}
+	}
+	e.telling.Unlock()
+	if greeted {
+		e.hearsItself()
 	}
 }
 
-func (e *listener) pass(word string) {
+// hearsItself notes that notifications arrive. Earlier ones may have been missed.
+func (e *listener) hearsItself() {
+	e.mu.Lock()
+	var told []*ear
+	if !e.heard { // otherwise another hello has come before
+		e.heard = true
+		told = e.hearAll()
+		e.s.log.Debug("notifications of other instances arrive")
+	}
+	e.mu.Unlock()
+	e.tellAll(told)
+}
+
+// hearAll lets the ears hear for which the connection listens, if notifications arrive. It returns those that did not before. One that is switched off
+// now may be on again before the connection is tuned. The caller holds the mutex.
+func (e *listener) hearAll() (begin []*ear) {
+	for _, a := range e.tuned {
+		if _, runs := e.ears[a]; runs && e.heard && !a.hearing.Swap(true) {
+			begin = append(begin, a)
+		}
+	}
+	return begin
+}
+
+func (s *Store) pass(word string) {
 	if event, ok := eventOf(word); ok {
-		if e.s.watches.has(event.Key) {
-			e.s.news(store.News{Event: &event})
+		if s.watches.has(event.Key) {
+			s.report(store.News{Event: &event})
 		}
 		return
 	}
 	if attempt, ok := hintedOf(word); ok {
-		e.s.news(store.News{Attempt: store.Attempt{ID: attempt}})
+		s.report(store.News{Attempt: store.Attempt{ID: attempt}})
 	}
 	if key, ok := recalledOf(word); ok {
-		e.s.news(store.News{Attempt: store.Attempt{Key: key}, Recall: true})
+		s.report(store.News{Attempt: store.Attempt{Key: key}, Recall: true})
 	}
-	if news, ok := e.s.grantOf(word); ok {
-		e.s.news(news)
+	if news, ok := s.grantOf(word); ok {
+		s.report(news)
 	}
 }

@@ -11,9 +11,14 @@ import (
 )
 
 // HeldUnder reads which keys are held under leases of this instance. It uses the renewals' connection,
-// because after a failover no lease is renewed before, and all sidecars call it at once.
+// because after a failover no lease is renewed before, and all sidecars call it at once. Several views use the shared connections for it: on a single one,
+// the reads of all would come before the next renewal.
 func (s *Store) HeldUnder(ctx context.Context, keys []string) (found store.HeldGrants, err error) {
-	ctx, cancel, o, err := s.beginRenewal(ctx, "held under", len(keys))
+	begin := s.beginRenewal
+	if s.listener.views() > 1 {
+		begin = s.beginBatch
+	}
+	ctx, cancel, o, err := begin(ctx, "held under", len(keys))
 	if err != nil {
 		return found, err
 	}
@@ -24,7 +29,7 @@ func (s *Store) HeldUnder(ctx context.Context, keys []string) (found store.HeldG
 		key     zeronull.Text
 		token   zeronull.Int8
 	}
-	id := s.config.Identity
+	id := s.id
 	rows, err := query(ctx, o, sqlHeldUnder, []any{id.Namespace, id.Instance, keys}, func(rows pgx.Rows, r *row) error {
 		return rows.Scan(&r.history, &r.lease, &r.key, &r.token)
 	})
@@ -47,7 +52,7 @@ func (s *Store) Move(ctx context.Context, from, to store.LeaseID, moves []store.
 		return nil, err
 	}
 	defer cancel()
-	id := s.config.Identity
+	id := s.id
 	states := make([]store.ClaimStatus, len(moves))
 	name := func(i int) keyName { return keyName{id.Namespace, moves[i].Key} }
 	locked, err := o.aroundLocked(ctx, items(len(moves)), name, func(ctx context.Context, which []int) error {

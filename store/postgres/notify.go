@@ -33,18 +33,24 @@ func channelOf(namespace, instance string) string {
 // notifier sends hints and events to other instances. What is added during a statement is sent with the
 // next one. Any database user can send the same, so grants are not sent here: see words.go.
 type notifier struct {
-	s *Store
+	s *Space
 
 	mu       sync.Mutex
 	pending  map[string][]string // by channel
 	events   []watchedEvent      // the oldest first
 	speaking chan struct{}       // closed when all is sent; nil then
-	dropped  nowAndThen
+	// added and sent count the words that were to be sent, and those that were tried. said is closed at the next change of sent.
+	added, sent uint64
+	said        chan struct{}
+	dropped     nowAndThen
 }
+
+func newNotifier(s *Space) *notifier { return &notifier{s: s, said: make(chan struct{})} }
 
 type watchedEvent struct {
 	keyName
 	word string
+	by   *Store // which knows of the event already
 }
 
 // send sends a notification to a channel in the background. It can be lost.
@@ -55,11 +61,12 @@ func (m *notifier) send(channel, word string) {
 		m.pending = make(map[string][]string)
 	}
 	m.pending[channel] = append(m.pending[channel], word)
+	m.added++
 	m.start()
 }
 
-// event sends an event to the watchers of its key, in the background, in order. It can be lost.
-func (m *notifier) event(namespace string, e store.Event) {
+// event sends an event to the watchers of its key, except the view by, in the background, in order. It can be lost.
+func (m *notifier) event(by *Store, namespace string, e store.Event) {
 	word := wordOf(e)
 	if word == "" {
 		return
@@ -68,11 +75,13 @@ func (m *notifier) event(namespace string, e store.Event) {
 	defer m.mu.Unlock()
 	if len(m.events) == eventsMax {
 		m.events = slices.Delete(m.events, 0, 1)
+		m.sent++
 		if m.dropped.due(seldom) {
 			m.s.log.Warn("events of watched keys are dropped, because the database is too slow")
 		}
 	}
-	m.events = append(m.events, watchedEvent{keyName{namespace, e.Key}, word})
+	m.events = append(m.events, watchedEvent{keyName{namespace, e.Key}, word, by})
+	m.added++
 	m.start()
 }
 
@@ -114,26 +123,40 @@ func (m *notifier) speak() {
 				m.s.log.Debug("events of watched keys were not sent to other instances", "error", err)
 			}
 		}
+		m.note(hints, events)
 	}
+}
+
+// note counts what was tried.
+func (m *notifier) note(hints map[string][]string, events []watchedEvent) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sent += uint64(len(events))
+	for _, words := range hints {
+		m.sent += uint64(len(words))
+	}
+	close(m.said)
+	m.said = make(chan struct{})
 }
 
 // sendEvents sends events to watchers. A key without watchers loses its mark in the lock row.
 func (m *notifier) sendEvents(events []watchedEvent) error {
-	ctx, cancel, o, err := m.s.begin(context.Background(), "notify events")
+	ctx, cancel, o, err := m.s.own.begin(context.Background(), "notify events")
 	if err != nil {
 		return err
 	}
 	defer cancel()
 	namespaces, keys, words := make([]string, len(events)), make([]string, len(events)), make([]string, len(events))
+	fromNamespaces, fromInstances := make([]string, len(events)), make([]string, len(events))
 	for i, e := range events {
 		namespaces[i], keys[i], words[i] = e.namespace, e.key, e.word
+		fromNamespaces[i], fromInstances[i] = e.by.id.Namespace, e.by.id.Instance
 	}
-	id := m.s.config.Identity
 	type watcher struct {
 		keyName
 		there bool
 	}
-	found, err := query(ctx, o, sqlNotifyEvents, []any{namespaces, keys, words, id.Namespace, id.Instance},
+	found, err := query(ctx, o, sqlNotifyEvents, []any{namespaces, keys, words, fromNamespaces, fromInstances},
 		func(rows pgx.Rows, w *watcher) error { return rows.Scan(&w.namespace, &w.key, &w.there, nil) })
 	if err != nil {
 		return err
@@ -151,7 +174,7 @@ func (m *notifier) sendEvents(events []watchedEvent) error {
 }
 
 func (m *notifier) sendHints(pending map[string][]string) error {
-	ctx, cancel, o, err := m.s.begin(context.Background(), "notify")
+	ctx, cancel, o, err := m.s.own.begin(context.Background(), "notify")
 	if err != nil {
 		return err
 	}
@@ -179,16 +202,19 @@ func payloadsOf(pending map[string][]string) (channels, payloads []string) {
 	return channels, payloads
 }
 
-// drain returns when all is sent, or ctx ends.
+// drain returns when all is sent that was to be sent before, or ctx ends.
 func (m *notifier) drain(ctx context.Context) {
 	m.mu.Lock()
-	speaking := m.speaking
-	m.mu.Unlock()
-	if speaking == nil {
-		return
-	}
-	select {
-	case <-speaking:
-	case <-ctx.Done():
+	defer m.mu.Unlock()
+	for until := m.added; m.sent < until; {
+		said := m.said
+		m.mu.Unlock()
+		select {
+		case <-said:
+		case <-ctx.Done():
+		}
+		if m.mu.Lock(); ctx.Err() != nil {
+			return
+		}
 	}
 }

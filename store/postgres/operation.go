@@ -30,7 +30,8 @@ const (
 type operation struct {
 	*Store
 	name string // metrics use its first word
-	pool *pgxpool.Pool
+	// pool has the connections that the operation uses, renewals the one for renewals.
+	pool, renewals *pgxpool.Pool
 	// partly: an earlier statement changed something, so a failure leaves the outcome unknown.
 	partly bool
 	// notAfter is the database's time from which on it refuses this operation's statements.
@@ -66,9 +67,7 @@ func (s *Store) beginBatch(ctx context.Context, name string, items int) (context
 }
 
 func (s *Store) begin(ctx context.Context, name string) (context.Context, context.CancelFunc, *operation, error) {
-	s.mu.Lock()
-	r := s.started
-	s.mu.Unlock()
+	r := s.pools()
 	o := &operation{Store: s, name: name, notAfter: s.clock.now().Add(s.config.Timeout)}
 	if state := s.state.Load(); r == nil || !state.usable {
 		return nil, nil, nil, o.fail(state.why, false)
@@ -76,24 +75,20 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 	if err := s.mayCarryOut(name); err != nil {
 		return nil, nil, nil, err
 	}
-	o.pool = r.shared
+	if err := s.admit(); err != nil {
+		return nil, nil, nil, o.fail(err, false)
+	}
+	o.pool, o.renewals = r.shared, r.renewals
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
-	return ctx, cancel, o, nil
+	return ctx, func() { cancel(); s.leave() }, o, nil
 }
 
 func (s *Store) beginRenewal(ctx context.Context, name string, items int) (context.Context, context.CancelFunc, *operation, error) {
 	ctx, cancel, o, err := s.beginBatch(ctx, name, items)
-	if err != nil {
-		return nil, nil, nil, err
+	if err == nil {
+		o.pool = o.renewals
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.started == nil {
-		cancel()
-		return nil, nil, nil, o.fail(errStopped, false)
-	}
-	o.pool = s.started.renewals
-	return ctx, cancel, o, nil
+	return ctx, cancel, o, err
 }
 
 // fail is the error of the operation. reached: the statement had a connection, so the server may have got it.

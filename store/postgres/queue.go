@@ -15,7 +15,7 @@ import (
 // enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While it finds
 // dead holders, only ctx limits it.
 func (t *asking) enqueue(ctx context.Context) ([]store.Answer, error) {
-	t.listener.ready(ctx)
+	t.listener.ready(ctx, t.ear)
 	for len(t.open) > 0 {
 		if err := t.ask(ctx, true); err != nil {
 			return nil, err
@@ -48,11 +48,11 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 		return store.Answer{Outcome: store.Skipped, Result: jsonOf(w.result)}, nil
 	case !w.heldBy(wait.ID):
 		return store.Answer{Outcome: store.Gone}, nil
-	case wait.Undelivered || w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
+	case wait.Undelivered || w.renewedByOwner() || string(w.instance) == o.id.Instance:
 		return w.granted(w.handedBy), nil
 	}
 	// Another instance repeated the attempt and was granted the lock.
-	delivered, err := query(ctx, o, sqlNoteDelivery, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.ID)}, scanOne[bool])
+	delivered, err := query(ctx, o, sqlNoteDelivery, []any{o.id.Namespace, wait.Key, [16]byte(wait.ID)}, scanOne[bool])
 	switch {
 	case isRowLocked(err):
 		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil // check again later
@@ -66,7 +66,7 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 
 func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow, error) {
 	keys, ids := columnsOf(waits)
-	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, ids},
+	found, err := query(ctx, o, sqlCheck, []any{o.id.Namespace, keys, ids},
 		func(rows pgx.Rows, w *waitRow) error {
 			return rows.Scan(w.with(&w.ord, &w.queued, &w.waitsAt, &w.skipped, &w.result, &w.heldUnder, &w.handedBy, &w.settle, &w.toReap, &w.sharedWait)...)
 		})
@@ -113,7 +113,7 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 		if w.settle != nil && w.queued && *w.settle {
 			behindDead = append(behindDead, waits[i])
 			dead = append(dead, w.toReap...)
-			unheld = append(unheld, ending{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: sharedLease})
+			unheld = append(unheld, ending{namespace: o.id.Namespace, key: waits[i].Key, lease: sharedLease})
 		}
 		if !w.queued || w.settle != nil || w.held() || w.heldUnder == (zeronull.UUID{}) {
 			continue
@@ -122,7 +122,7 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 		if w.lease != (zeronull.UUID{}) {
 			dead = append(dead, uuid.UUID(w.heldUnder))
 		} else {
-			unheld = append(unheld, ending{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: uuid.UUID(w.heldUnder)})
+			unheld = append(unheld, ending{namespace: o.id.Namespace, key: waits[i].Key, lease: uuid.UUID(w.heldUnder)})
 		}
 	}
 	answers := make([]store.Answer, len(waits))
@@ -198,7 +198,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) (answers []st
 		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
 			return nil, err
 		}
-		elsewhere := rows[i].waitsAt != "" && string(rows[i].waitsAt) != s.config.Identity.Instance
+		elsewhere := rows[i].waitsAt != "" && string(rows[i].waitsAt) != s.id.Instance
 		switch found := answers[i].Outcome; {
 		case found != store.Queued && found != store.Skipped:
 		case elsewhere:
@@ -252,7 +252,7 @@ func (o *operation) cancel(
 		result   *string
 		position int
 	}
-	found, err := query(ctx, o, sql, []any{o.config.Identity.Namespace, which, o.notAfter, o.config.Identity.Instance},
+	found, err := query(ctx, o, sql, []any{o.id.Namespace, which, o.notAfter, o.id.Instance},
 		func(rows pgx.Rows, c *cancelled) error {
 			return rows.Scan(&c.attempt, &c.skipped, &c.result, &c.position)
 		})
@@ -280,7 +280,7 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 		return nil, err
 	}
 	defer cancel()
-	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, attempts[i].Key} }
+	name := func(i int) keyName { return keyName{s.id.Namespace, attempts[i].Key} }
 	outcomes := make([]store.Outcome, len(attempts))
 	locked, err := o.aroundLocked(ctx, items(len(attempts)), name, func(ctx context.Context, which []int) error {
 		at, err := o.withdraw(ctx, attempts, which)
@@ -310,7 +310,7 @@ func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store
 // withdraw returns the time at which its statement began, before it locked rows. An attempt's statement that is carried
 // out after this one is judged by a later time.
 func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, which []int) (at time.Time, err error) {
-	id := o.config.Identity
+	id := o.id
 	keys, ids := make([]string, len(which)), make([][16]byte, len(which))
 	withdrawn := make([]ending, len(which))
 	for n, i := range which {

@@ -28,7 +28,7 @@ func (q *quiet) note(log *slog.Logger, left time.Duration) {
 }
 
 // Quiet implements [store.Quieter].
-func (s *Store) Quiet() time.Duration { return s.quiet.left() }
+func (s *Space) Quiet() time.Duration { return s.quiet.left() }
 
 // left is the rest of the quiet time, or 0.
 func (q *quiet) left() time.Duration {

@@ -143,7 +143,7 @@ func (r *reading) scan(rows pgx.Rows) error {
 // grants are the asker's, if there is one.
 func (o *operation) read(ctx context.Context, keys []string, leases, attempts [][16]byte, holders int) ([]reading, error) {
 	o.expectedRows = len(keys)
-	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, attempts, holders},
+	found, err := query(ctx, o, sqlRead, []any{o.id.Namespace, keys, leases, attempts, holders},
 		func(rows pgx.Rows, r *reading) error { return r.scan(rows) })
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 // list reads the held locks from first up to end, without end, and behind after. An empty namespace is the store's own.
 func (o *operation) list(ctx context.Context, sql statement, namespace, after, first, end, instance string, limit int) ([]store.Lock, error) {
 	return query(ctx, o, sql,
-		[]any{cmp.Or(namespace, o.config.Identity.Namespace), after, first, end, instance, limit, store.HoldersShown},
+		[]any{cmp.Or(namespace, o.id.Namespace), after, first, end, instance, limit, store.HoldersShown},
 		func(rows pgx.Rows, l *store.Lock) error {
 			var key string
 			var c lockColumns

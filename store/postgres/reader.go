@@ -14,7 +14,7 @@ import (
 var readings = []string{"get", "list", "stats", "waiting", "next token", "revoke instance"}
 
 // mayCarryOut returns an error if the role may only read and the operation changes something.
-func (s *Store) mayCarryOut(name string) error {
+func (s *Space) mayCarryOut(name string) error {
 	if !s.readsOnly.Load() || slices.Contains(readings, name) {
 		return nil
 	}
@@ -23,7 +23,7 @@ func (s *Store) mayCarryOut(name string) error {
 
 // MayShowNamespaces is nil for a role that may only read: an operator has chosen it for a sidecar that shows locks to people. A sidecar of apps
 // shows only its own namespace, because its apps may not see the others.
-func (s *Store) MayShowNamespaces() error {
+func (s *Space) MayShowNamespaces() error {
 	if s.readsOnly.Load() {
 		return nil
 	}

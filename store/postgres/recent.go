@@ -19,9 +19,9 @@ const (
 	wholeFunction nextRelease = true  // somebody waits, or the key is shared: the function release
 )
 
-func newRecentKeys() (recentKeys, error) {
-	next, err := lru.New[string, nextRelease](maxRecent)
-	return recentKeys{next}, err
+func newRecentKeys() recentKeys {
+	next, _ := lru.New[string, nextRelease](maxRecent) // fails only if it is to have no room
+	return recentKeys{next}
 }
 
 // haveRow reports whether the key has a row.

@@ -35,7 +35,7 @@ type verdictRow struct {
 }
 
 func (o *operation) claimName(c *store.Claim) keyName {
-	return keyName{o.config.Identity.Namespace, c.Key}
+	return keyName{o.id.Namespace, c.Key}
 }
 
 func (v *verdictRow) verdict() store.Verdict {
@@ -111,7 +111,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 			byKey[c.Key] = i
 		}
 	}
-	namespace, flush := o.config.Identity.Namespace, o.mustFlush(claims, which)
+	namespace, flush := o.id.Namespace, o.mustFlush(claims, which)
 	var sql statement
 	var args []any
 	switch len(which) {
@@ -143,7 +143,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	}
 	switch {
 	case !flush:
-		o.unflushed.add(done, o.sent)
+		o.unflushed.add(o.Store, done, o.sent)
 	case len(found) > 0:
 		o.unflushed.flushed(o.sent)
 	}
@@ -193,7 +193,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		v := &found[i]
 		n := rest[v.ord-1]
 		c, h := &claims[n], &v.handOver
-		h.namespace, h.key = o.config.Identity.Namespace, c.Key
+		h.namespace, h.key = o.id.Namespace, c.Key
 		if v.state != "" {
 			verdicts[n] = v.verdict()
 		}
@@ -232,7 +232,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 
 // callRelease calls the function release for some claims. announced: the announcement of its hand-overs followed it.
 func (o *operation) callRelease(ctx context.Context, claims []store.Claim, which []int) (found []verdictRow, announced bool, err error) {
-	id := o.config.Identity
+	id := o.id
 	keys, tokens, leases := claimColumns(claims, which)
 	undelivered, successes, atOnce := make([]bool, len(which)), make([]*bool, len(which)), make([]bool, len(which))
 	results, traceparents, served := make([]*string, len(which)), make([]string, len(which)), make([]string, len(which))

@@ -26,7 +26,7 @@ var errElsewhere = errors.New("it names other hosts or another database than at 
 // server contains the address of the database and the login. Its URL is read before each new connection,
 // with the files that it names. If the new configuration cannot be used, the previous one stays in use.
 type server struct {
-	s      *Store
+	s      *Space
 	what   string // what uses this server, for the log
 	again  func() (string, error)
 	accept func(primary) error // accepts or refuses the server of a new connection
@@ -44,7 +44,7 @@ type server struct {
 // refusedPause follows a refused login, because servers may lock out a user after several refusals.
 const refusedPause = 500 * time.Millisecond
 
-func newServer(s *Store, what, url string, again func() (string, error), accept func(primary) error) (*server, error) {
+func newServer(s *Space, what, url string, again func() (string, error), accept func(primary) error) (*server, error) {
 	good, err := s.connConfig(url, accept)
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func waysTo(c *pgx.ConnConfig) []*pgconn.FallbackConfig {
 }
 
 // warnUnverified logs once that another server could pretend to be the database.
-func (s *Store) warnUnverified(c *pgx.ConnConfig) {
+func (s *Space) warnUnverified(c *pgx.ConnConfig) {
 	for _, h := range waysTo(c) {
 		if !local(h) && (h.TLSConfig == nil || h.TLSConfig.InsecureSkipVerify) {
 			s.sayOnce(slog.LevelWarn, "the identity of the database server is not verified, so another server could read the password; use sslmode=verify-full",

@@ -95,7 +95,7 @@ func sharedKeys(namespaces, keys []string) []ending {
 func (o *operation) letIn(ctx context.Context, keys []string) error {
 	namespaces := make([]string, len(keys))
 	for i := range namespaces {
-		namespaces[i] = o.config.Identity.Namespace
+		namespaces[i] = o.id.Namespace
 	}
 	return o.finish(ctx, work{keys: unique(sharedKeys(namespaces, keys))}, false)
 }
@@ -117,7 +117,7 @@ func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) ([]store.Waiting
 		first, end = max(q.Key, first), min(justBehind(q.Key), end)
 	}
 	return query(ctx, o, sqlWaiting,
-		[]any{cmp.Or(q.Namespace, s.config.Identity.Namespace), first, end, q.After.Key, q.After.Order, min(max(q.Limit, 1), waitingMax)},
+		[]any{cmp.Or(q.Namespace, s.id.Namespace), first, end, q.After.Key, q.After.Order, min(max(q.Limit, 1), waitingMax)},
 		func(rows pgx.Rows, w *store.Waiting) error {
 			var limit *int
 			err := rows.Scan(&w.Key, &w.Order, &w.Position, (*zeronull.Text)(&w.Pod), &w.Session, &w.Owner, &limit, &w.WaitingFor, &w.Traceparent)

@@ -43,7 +43,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Cla
 	}
 	defer cancel()
 	found := make([]store.ClaimStatus, len(signals))
-	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, signals[i].Key} }
+	name := func(i int) keyName { return keyName{s.id.Namespace, signals[i].Key} }
 	locked, err := o.aroundLocked(ctx, items(len(signals)), name, func(ctx context.Context, which []int) error {
 		return o.signal(ctx, signals, which, found)
 	})
@@ -63,7 +63,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		g := &signals[i]
 		keys[n], tokens[n], kinds[n], reasons[n] = g.Key, g.Token, signalKinds[g.Kind], g.Reason
 	}
-	namespace := o.config.Identity.Namespace
+	namespace := o.id.Namespace
 	rows, err := query(ctx, o, sqlSignal, []any{namespace, o.notAfter, keys, tokens, kinds, reasons},
 		func(rows pgx.Rows, r *signalled) error { return r.scan(rows) })
 	if err != nil {
@@ -110,9 +110,9 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 
 // hintSignals asks an instance of this namespace, perhaps this one, to read its signals.
 func (o *operation) hintSignals(instance string) {
-	namespace := o.config.Identity.Namespace
+	namespace := o.id.Namespace
 	if o.isMine(namespace, instance) {
-		o.news(store.News{Signals: true})
+		o.report(store.News{Signals: true})
 		return
 	}
 	o.notifier.send(channelOf(namespace, instance), signalsWord)

@@ -51,7 +51,7 @@ func (s *Store) Elect(ctx context.Context, term time.Duration) (store.Election, 
 		return store.Election{}, err
 	}
 	defer cancel()
-	found, err := query(ctx, o, sqlElect, []any{s.config.Identity.Instance, max(0, term)},
+	found, err := query(ctx, o, sqlElect, []any{s.id.Instance, max(0, term)},
 		func(rows pgx.Rows, e *store.Election) error { return rows.Scan(&e.Elected, &e.Left) })
 	switch {
 	case isRowLocked(err):

@@ -27,8 +27,11 @@ const (
 
 // Sweep continues the sweep that all sidecars share, in short steps to the end of the lap. It reaps leases that
 // expired a while ago, frees locks of dead leases, and deletes rows of keys that have been free for ForgetAfter. If
-// no step is due, it returns at once. First it checks the server's settings, which can change.
+// no step is due, it returns at once. First it checks the server's settings, which can change. Of several views, one sweeps in a lap's time.
 func (s *Store) Sweep(ctx context.Context) error {
+	if s.listener.views() > 1 && !s.swept.due(s.sweepLap) {
+		return nil
+	}
 	failed := s.sweepPart(ctx, func(ctx context.Context, o *operation) error { return s.inspect(ctx, o.pool) })
 	if failed != nil {
 		s.doubt()

@@ -25,21 +25,21 @@ type recorder interface {
 var _ recorder = (*metrics.Store)(nil)
 
 // begins returns the start time of a statement on a connection; zero without metrics.
-func (s *Store) begins() time.Time {
+func (s *Space) begins() time.Time {
 	if s.metrics == nil {
 		return time.Time{}
 	}
 	return time.Now()
 }
 
-func (s *Store) ends(ctx context.Context, name string, began time.Time, err error) {
+func (s *Space) ends(ctx context.Context, name string, began time.Time, err error) {
 	if s.metrics != nil {
 		s.metrics.Statement(ctx, name, time.Since(began), err)
 	}
 }
 
 // measured runs and records a statement outside an operation.
-func (s *Store) measured(ctx context.Context, sql statement, do func(sql string) error) error {
+func (s *Space) measured(ctx context.Context, sql statement, do func(sql string) error) error {
 	began := s.begins()
 	err := do(sql.sql)
 	s.ends(ctx, sql.name, began, err)
@@ -54,10 +54,10 @@ const (
 
 func (e *listener) state() string {
 	e.mu.Lock()
-	on := e.on
+	on, heard := e.anyOn(), e.heard
 	e.mu.Unlock()
 	switch {
-	case e.hearing.Load():
+	case heard:
 		return listenerListening
 	case on && e.s.listens():
 		return listenerConnecting
@@ -67,7 +67,7 @@ func (e *listener) state() string {
 }
 
 // metricsState is the present state for metrics. The listener's connection is not in a pool.
-func (s *Store) metricsState() metrics.StoreState {
+func (s *Space) metricsState() metrics.StoreState {
 	f := metrics.StoreState{Listener: s.listener.state(), Quiet: s.Quiet()}
 	s.mu.Lock()
 	r := s.started
@@ -143,7 +143,7 @@ func nameOf(sql string) string {
 
 // span makes one span of an explicit transaction. Its statements must be sent with the returned context.
 // With the original one, pgx would make a span of each statement, and end the span before the commit.
-func (s *Store) span(ctx context.Context, conn *pgx.Conn, sql statement) (quiet context.Context, end func(pgconn.CommandTag, error)) {
+func (s *Space) span(ctx context.Context, conn *pgx.Conn, sql statement) (quiet context.Context, end func(pgconn.CommandTag, error)) {
 	if s.tracer == nil || !tracing.Recorded(ctx) {
 		return ctx, func(pgconn.CommandTag, error) {}
 	}

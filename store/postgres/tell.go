@@ -99,7 +99,7 @@ func (o *operation) announcement(claims []store.Claim, which []int) *follower {
 		return nil
 	}
 	keys, tokens, _ := claimColumns(claims, which)
-	id := o.config.Identity
+	id := o.id
 	return &follower{sql: sqlNotifyGrants, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
 }
 
@@ -140,7 +140,7 @@ func (o *operation) tellHolder(h *handOver, releasedBy string) {
 		o.recent.shared(h.key)
 	}
 	answer.Cohort = halvesOf(h.cohort)
-	o.news(store.News{
+	o.report(store.News{
 		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.attempt)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})
 }
@@ -172,7 +172,7 @@ func (o *operation) hintAll(namespace string, h hints) {
 // hint asks an instance, perhaps this one, to check a waiter.
 func (s *Store) hint(namespace, instance string, attempt uuid.UUID) {
 	if s.isMine(namespace, instance) {
-		s.news(store.News{Attempt: store.Attempt{ID: attempt}})
+		s.report(store.News{Attempt: store.Attempt{ID: attempt}})
 		return
 	}
 	s.notifier.send(channelOf(namespace, instance), hintOf(attempt))
@@ -186,5 +186,5 @@ func (s *Store) recall(k keyName, instance zeronull.Text) {
 }
 
 func (s *Store) isMine(namespace, instance string) bool {
-	return instance == s.config.Identity.Instance && namespace == s.config.Identity.Namespace
+	return instance == s.id.Instance && namespace == s.id.Namespace
 }

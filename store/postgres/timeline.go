@@ -116,7 +116,7 @@ func (l *primaries) saw(found primary) (another bool, err error) {
 }
 
 // recognize checks the server of each new connection. If the check fails, pgx tries the next host.
-func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, accept func(primary) error) pgconn.ValidateConnectFunc {
+func (s *Space) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, accept func(primary) error) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := base(ctx, conn); err != nil {
 			return err
@@ -149,7 +149,7 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 }
 
 // primaryOf reads the identity of the server. It is zero for a standby. transaction: see askRow.
-func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn, transaction string) (found primary, err error) {
+func (s *Space) primaryOf(ctx context.Context, conn *pgconn.PgConn, transaction string) (found primary, err error) {
 	row, err := s.askRow(ctx, conn, transaction, sqlPrimary)
 	if err != nil || row == nil {
 		return primary{}, err
@@ -168,7 +168,7 @@ func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn, transaction 
 // All is one simple query, which is a transaction of its own, and so an error ends it at once. After an error in a
 // transaction that BEGIN began, a role with an idle_in_transaction_session_timeout of less than a round trip would lose the
 // connection, each time: a role that only reads may not ask for the server's name.
-func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, transaction string, sql statement, args ...any) (row [][]byte, err error) {
+func (s *Space) askRow(ctx context.Context, conn *pgconn.PgConn, transaction string, sql statement, args ...any) (row [][]byte, err error) {
 	text := inline(sql.sql, args)
 	if transaction != "" {
 		text = transaction + ";\n" + inline(sqlConnectionSetUp.sql, s.settings(true)) + ";\n" + text
@@ -196,7 +196,7 @@ func inline(sql string, args []any) string {
 func answered(err error) bool { return sqlState(err) != "" && !unknown(err) }
 
 // learn reads the server's history again, because another session may have begun a new one.
-func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
+func (s *Space) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	conn, err := live(ctx, pool)
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (h *hostNames) of(address net.Addr) string {
 }
 
 // follow checks the server of each new connection, except the connection of a listener with its own URL.
-func (s *Store) follow(found primary) error {
+func (s *Space) follow(found primary) error {
 	another, err := s.primaries.saw(found)
 	if another {
 		s.leaveOld()
@@ -250,7 +250,7 @@ func (s *Store) follow(found primary) error {
 	return err
 }
 
-func (s *Store) leaveOld() {
+func (s *Space) leaveOld() {
 	s.mu.Lock()
 	r := s.started
 	s.mu.Unlock()

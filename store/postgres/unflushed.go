@@ -27,18 +27,25 @@ type unflushed struct {
 	connected time.Time
 	// since were sent after that, in the order of their confirmations.
 	since []confirmed
-	// doubtful were sent before that and must be repeated, by key.
-	doubtful map[string]store.Claim
+	// doubtful were sent before that and must be repeated, by view and key.
+	doubtful map[releasedBy]store.Claim
 	wake     chan struct{} // has an element if there may be doubtful ones
 }
 
 type confirmed struct {
+	by    *Store
 	claim store.Claim
 	at    time.Time
 }
 
+// releasedBy names a released key.
+type releasedBy struct {
+	view *Store
+	key  string
+}
+
 func newUnflushed() *unflushed {
-	return &unflushed{doubtful: make(map[string]store.Claim), wake: make(chan struct{}, 1)}
+	return &unflushed{doubtful: make(map[releasedBy]store.Claim), wake: make(chan struct{}, 1)}
 }
 
 // hasRoom reports whether more releases may stay unflushed.
@@ -48,14 +55,14 @@ func (u *unflushed) hasRoom(more int) bool {
 	return len(u.since)+len(u.doubtful)+more <= maxUnflushed
 }
 
-// add records releases of one statement that are confirmed now. If a connection was made since the
+// add records releases of one statement of a view that are confirmed now. If a connection was made since the
 // statement was sent, the server may have crashed meanwhile.
-func (u *unflushed) add(claims []store.Claim, sent time.Time) {
+func (u *unflushed) add(by *Store, claims []store.Claim, sent time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
 	for _, c := range claims {
-		u.since = append(u.since, confirmed{c, now})
+		u.since = append(u.since, confirmed{by, c, now})
 	}
 	if !sent.After(u.connected) {
 		u.doubtLocked()
@@ -87,7 +94,7 @@ func (u *unflushed) doubtLocked() {
 		return
 	}
 	for _, r := range u.since { // a later grant of a key was flushed with the release before it
-		u.doubtful[r.claim.Key] = r.claim
+		u.doubtful[releasedBy{r.by, r.claim.Key}] = r.claim
 	}
 	u.since = nil
 	select {
@@ -96,32 +103,49 @@ func (u *unflushed) doubtLocked() {
 	}
 }
 
-// someDoubtful returns releases that must be repeated.
-func (u *unflushed) someDoubtful() []store.Claim {
+// someDoubtful returns releases that must be repeated, by view.
+func (u *unflushed) someDoubtful() map[*Store][]store.Claim {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	claims := slices.Collect(maps.Values(u.doubtful))
-	return claims[:min(len(claims), resendMax)]
+	found := make(map[*Store][]store.Claim)
+	for released, c := range u.doubtful {
+		if claims := found[released.view]; len(claims) < resendMax {
+			found[released.view] = append(claims, c)
+		}
+	}
+	return found
 }
 
 // resent drops a release that was repeated with a flush.
-func (u *unflushed) resent(c store.Claim) {
+func (u *unflushed) resent(by *Store, c store.Claim) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.doubtful[c.Key].Token == c.Token {
-		delete(u.doubtful, c.Key)
+	if released := (releasedBy{by, c.Key}); u.doubtful[released].Token == c.Token {
+		delete(u.doubtful, released)
 	}
 }
 
+// forget drops the releases of a view that has ended. Its leases end, too.
+func (u *unflushed) forget(view *Store) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.since = slices.DeleteFunc(u.since, func(r confirmed) bool { return r.by == view })
+	maps.DeleteFunc(u.doubtful, func(released releasedBy, _ store.Claim) bool { return released.view == view })
+}
+
 // resend repeats doubtful releases until ctx ends.
-func (s *Store) resend(ctx context.Context) {
+func (s *Space) resend(ctx context.Context) {
 	pause := firstPause
 	for {
 		var later <-chan time.Time
-		switch claims := s.unflushed.someDoubtful(); {
-		case len(claims) == 0:
+		doubtful, some := s.unflushed.someDoubtful(), false
+		for view, claims := range doubtful {
+			some = view.releaseAgain(ctx, claims) || some
+		}
+		switch {
+		case len(doubtful) == 0:
 			pause = firstPause
-		case s.releaseAgain(ctx, claims):
+		case some:
 			pause = firstPause
 			continue
 		default:
@@ -150,7 +174,7 @@ func (s *Store) releaseAgain(ctx context.Context, claims []store.Claim) (some bo
 			continue
 		}
 		some = true
-		s.unflushed.resent(claims[i])
+		s.unflushed.resent(s, claims[i])
 		if v.Status == store.Holds {
 			forgotten++
 		}

@@ -12,7 +12,7 @@ import (
 // Tracing adds nothing to a statement, or a connection, for calls that are not recorded. A recorded call has its span.
 func TestAStatementThatIsNotRecordedAllocatesNothing(t *testing.T) {
 	provider := sdktrace.NewTracerProvider()
-	s := &Store{tracer: newTracer(provider)}
+	s := &Space{tracer: newTracer(provider)}
 	connects := s.tracer.(pgx.ConnectTracer)
 	config := &pgx.ConnConfig{}
 	statement := func(ctx context.Context) context.Context {

@@ -99,9 +99,9 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 		return err
 	}
 	defer cancel()
-	s.listener.ready(ctx)
+	s.listener.ready(ctx, s.ear)
 	revert := s.watches.add(keys, lease)
-	id := s.config.Identity
+	id := s.id
 	err = o.eachKey(ctx, keys, func(ctx context.Context, some []string) error {
 		type row struct {
 			key    string
@@ -135,7 +135,7 @@ func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 		return err
 	}
 	defer cancel()
-	id := s.config.Identity
+	id := s.id
 	return o.eachKey(ctx, keys, func(ctx context.Context, some []string) error {
 		err := execute(ctx, o, sqlUnwatch, o.notAfter, slices.Repeat([]string{id.Namespace}, len(some)), some, id.Instance)
 		o.partly = o.partly || err == nil
@@ -148,7 +148,7 @@ func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.Context, []string) error) error {
 	var left int
 	for some := range slices.Chunk(keys, watchMax) {
-		name := func(i int) keyName { return keyName{o.config.Identity.Namespace, some[i]} }
+		name := func(i int) keyName { return keyName{o.id.Namespace, some[i]} }
 		locked, err := o.aroundLocked(ctx, items(len(some)), name, func(ctx context.Context, which []int) error {
 			names := make([]string, len(which))
 			for n, i := range which {
@@ -170,10 +170,10 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 // event sends an event of a watched key of any namespace, because reaps and sweeps work in all. It is
 // called after the commit, in order, and does not block.
 func (o *operation) event(namespace string, e store.Event) {
-	if namespace == o.config.Identity.Namespace && o.watches.has(e.Key) {
-		o.news(store.News{Event: &e})
+	if namespace == o.id.Namespace && o.watches.has(e.Key) {
+		o.report(store.News{Event: &e})
 	}
-	o.notifier.event(namespace, e)
+	o.notifier.event(o.Store, namespace, e)
 }
 
 func (o *operation) unmark(ctx context.Context, keys []keyName) error {

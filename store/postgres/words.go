@@ -57,7 +57,7 @@ func recalledOf(word string) (key string, ok bool) {
 // grant, of the lease's end and of the notification, in microseconds of the database's clock; the trace
 // context of the release; and the first halves of the ids of the cohort, because its members still wait. An
 // id that is not random could be guessed, so it is refused.
-func (s *Store) grantOf(word string) (store.News, bool) {
+func (s *Space) grantOf(word string) (store.News, bool) {
 	text, ok := strings.CutPrefix(word, grantPrefix)
 	parts := strings.SplitN(text, ",", 7)
 	if !ok || len(parts) != 7 {

@@ -3,9 +3,6 @@ package redis
 import (
 	"cmp"
 	"context"
-	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -27,8 +24,8 @@ type Config struct {
 	Quick bool
 }
 
-// Backend is a connection of one instance to Redis.
-type Backend struct {
+// Server is what the instances of a process share: the connections, and what is known of the servers.
+type Server struct {
 	config Config
 	target target
 	cas.Readiness
@@ -38,20 +35,24 @@ type Backend struct {
 	parts  []partition
 	quiet  []cas.QuietTime // of the partitions
 
-	mu      sync.Mutex
-	listens bool  // letters arrive, or have arrived
-	deaf    error // why not
-	// heard is when the listener heard something last: a letter, or the answer to a ping. It is nil while it has no connection.
-	heard   atomic.Pointer[time.Time]
-	history histories
-	// again makes the listener connect again.
-	again atomic.Pointer[context.CancelFunc]
+	history  histories
+	listener listener
+}
+
+// Backend is one instance's part of a [Server].
+type Backend struct {
+	*Server
+	// alone: the server has no other instance, so it is started and stopped with this one.
+	alone bool
+	mailbox
 }
 
 var (
 	_ cas.Backend     = (*Backend)(nil)
+	_ cas.Server      = (*Server)(nil)
 	_ store.Described = (*Backend)(nil)
 	_ store.Quieter   = (*Backend)(nil)
+	_ store.Quieter   = (*Server)(nil)
 )
 
 const (
@@ -60,9 +61,9 @@ const (
 	bufferSize = 8 << 10
 )
 
-// New returns a backend that Start connects. It fails if the configuration can never work. The error contains no
-// password.
-func New(config Config) (*Backend, error) {
+// NewServer returns a server that Start connects. It fails if the configuration, whose Instance it does not use, can never work. The error
+// contains no password.
+func NewServer(config Config) (*Server, error) {
 	t, err := parse(config.URL)
 	if err != nil {
 		return nil, &configError{err}
@@ -71,7 +72,7 @@ func New(config Config) (*Backend, error) {
 	if config.MaxConns <= 0 {
 		config.MaxConns = defaultMaxConns
 	}
-	b := &Backend{
+	b := &Server{
 		config: config, target: t, parts: partitions(1),
 		Readiness: cas.Readiness{Name: "store/redis", Log: config.Logger, Limit: config.Timeout, Every: checkEvery},
 	}
@@ -82,6 +83,7 @@ func New(config Config) (*Backend, error) {
 	b.history.of = make([]string, len(b.parts))
 	b.quiet = make([]cas.QuietTime, len(b.parts))
 	b.span = tracing.Requests(config.Tracers, "redis", error.Error)
+	b.listener.init()
 	b.client = b.connect()
 	return b, nil
 }
@@ -90,38 +92,24 @@ type configError struct{ error }
 
 func (e *configError) Error() string { return "store/redis: " + e.error.Error() }
 
-// Start implements [cas.Backend].
-func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-	return b.Readiness.Start(ctx, func(ctx context.Context) { b.listen(ctx, deliver, lost) })
-}
+// Start implements [cas.Server].
+func (b *Server) Start(ctx context.Context) error { return b.Readiness.Start(ctx, b.listen) }
 
-// Stop implements [cas.Backend].
-func (b *Backend) Stop() {
+// Stop implements [cas.Server].
+func (b *Server) Stop() {
 	b.Readiness.Stop()
 	_ = b.client.Close()
 }
 
-// Ready implements [cas.Backend].
-func (b *Backend) Ready() error {
-	if err := b.Readiness.Ready(); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.listens {
-		return &store.Error{Op: "ready", Err: errors.Join(errNotHeard, b.deaf)}
-	}
-	return nil
-}
+// View implements [cas.Server].
+func (b *Server) View(instance string) cas.Backend { return b.view(instance) }
 
-// Hears implements [cas.Backend].
-func (b *Backend) Hears() bool {
-	heard := b.heard.Load()
-	return heard != nil && time.Since(*heard) < pingAfter+pongWithin
+func (b *Server) view(instance string) *Backend {
+	return &Backend{Server: b, mailbox: mailbox{instance: instance, channel: b.channel(instance)}}
 }
 
 // Quiet implements [store.Quieter].
-func (b *Backend) Quiet() (left time.Duration) {
+func (b *Server) Quiet() (left time.Duration) {
 	for i := range b.quiet {
 		left = max(left, b.quiet[i].Left())
 	}
@@ -129,4 +117,46 @@ func (b *Backend) Quiet() (left time.Duration) {
 }
 
 // Limits implements [cas.Backend].
-func (b *Backend) Limits() cas.Limits { return cas.UsualLimits }
+func (b *Server) Limits() cas.Limits { return cas.UsualLimits }
+
+// New returns the backend of an instance with a server of its own: its Start and Stop are also those of the server. See NewServer.
+func New(config Config) (*Backend, error) {
+	server, err := NewServer(config)
+	if err != nil {
+		return nil, err
+	}
+	b := server.view(config.Instance)
+	b.alone = true
+	return b, nil
+}
+
+// Start implements [cas.Backend].
+func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
+	b.deliver, b.lost = deliver, lost
+	if err := b.join(ctx, &b.mailbox); err != nil {
+		return err
+	}
+	if b.alone {
+		return b.Server.Start(ctx)
+	}
+	return nil
+}
+
+// Stop implements [cas.Backend].
+func (b *Backend) Stop() {
+	b.part(&b.mailbox)
+	if b.alone {
+		b.Server.Stop()
+	}
+}
+
+// Ready implements [cas.Backend].
+func (b *Backend) Ready() error {
+	if err := b.Server.Ready(); err != nil {
+		return err
+	}
+	return b.listener.ready(&b.mailbox)
+}
+
+// Hears implements [cas.Backend].
+func (b *Backend) Hears() bool { return b.listener.hears(&b.mailbox) }

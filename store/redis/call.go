@@ -34,7 +34,7 @@ const (
 
 // call calls a function of a partition, and returns its answer without history and quiet time. It notes the history in told, if
 // that is not nil.
-func (b *Backend) call(ctx context.Context, op, name string, kind, part int, told *told, args ...any) ([]any, time.Duration, error) {
+func (b *Server) call(ctx context.Context, op, name string, kind, part int, told *told, args ...any) ([]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
 	all := append(make([]any, 0, before+len(args)), "fcall", function(name), 2, b.parts[part].meta, b.parts[part].absent, b.history.remembered(part, b.usual()))
@@ -85,7 +85,7 @@ func opening(answer []any) (history string, quiet time.Duration, rest []any, ok 
 }
 
 // send sends a call, and loads the functions if the server does not know them.
-func (b *Backend) send(ctx context.Context, op string, words []any) (answer []any, err error) {
+func (b *Server) send(ctx context.Context, op string, words []any) (answer []any, err error) {
 	if err := b.Ready(); err != nil {
 		return nil, cas.Failed(op, err, false)
 	}
@@ -111,7 +111,7 @@ func (b *Backend) send(ctx context.Context, op string, words []any) (answer []an
 	return answer, err
 }
 
-func (b *Backend) once(ctx context.Context, words []any) ([]any, error) {
+func (b *Server) once(ctx context.Context, words []any) ([]any, error) {
 	cmd := goredis.NewSliceCmd(ctx, words...)
 	cmd.SetFirstKeyPos(3)
 	err := b.client.Process(ctx, cmd)
@@ -151,7 +151,7 @@ var library = "#!lua name=locksidecar_" + version + "\n" + strings.ReplaceAll(so
 func function(name string) string { return "locksidecar_" + name + "_" + version }
 
 // loadLibrary loads the functions on each server that takes writes. A server that already has them is no error.
-func (b *Backend) loadLibrary(ctx context.Context) error {
+func (b *Server) loadLibrary(ctx context.Context) error {
 	return b.each(ctx, func(ctx context.Context, c goredis.Cmdable) error {
 		err := c.FunctionLoad(ctx, library).Err()
 		if err != nil && strings.Contains(err.Error(), "already exists") {

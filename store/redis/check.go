@@ -14,7 +14,7 @@ import (
 const checkEvery = 30 * time.Second
 
 // check asks each server that takes writes how it is, and whether it keeps locks.
-func (b *Backend) check(ctx context.Context) error {
+func (b *Server) check(ctx context.Context) error {
 	var found facts
 	err := b.each(ctx, func(ctx context.Context, c goredis.Cmdable) error { return b.checkServer(ctx, c, &found) })
 	if err == nil {
@@ -24,7 +24,7 @@ func (b *Backend) check(ctx context.Context) error {
 }
 
 // each calls do for each server that takes writes, at the same time.
-func (b *Backend) each(ctx context.Context, do func(ctx context.Context, c goredis.Cmdable) error) error {
+func (b *Server) each(ctx context.Context, do func(ctx context.Context, c goredis.Cmdable) error) error {
 	if c, ok := b.client.(*goredis.ClusterClient); ok {
 		return c.ForEachMaster(ctx, func(ctx context.Context, one *goredis.Client) error { return do(ctx, one) })
 	}
@@ -39,7 +39,7 @@ func explained(err error) error {
 }
 
 // checkServer refuses a server that may evict locks or is too old, and notes where it keeps them.
-func (b *Backend) checkServer(ctx context.Context, c goredis.Cmdable, found *facts) error {
+func (b *Server) checkServer(ctx context.Context, c goredis.Cmdable, found *facts) error {
 	text, err := c.Info(ctx, "server", "memory", "persistence", "replication", "keyspace").Result()
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (noLog) Printf(context.Context, string, ...any) {}
 func init() { goredis.SetLogger(noLog{}) } //nolint:gochecknoinits // the library writes to stderr; what matters comes as an error
 
 // connect makes the client. It does not wait for a server.
-func (b *Backend) connect() goredis.UniversalClient {
+func (b *Server) connect() goredis.UniversalClient {
 	t, limit := b.target, b.config.Timeout
 	if t.kind == cluster {
 		return goredis.NewClusterClient(&goredis.ClusterOptions{
@@ -54,7 +54,7 @@ func (b *Backend) connect() goredis.UniversalClient {
 }
 
 // hooked adds hooks to the client of one server.
-func (b *Backend) hooked(c *goredis.Client) *goredis.Client {
+func (b *Server) hooked(c *goredis.Client) *goredis.Client {
 	c.AddHook(once{})
 	if b.config.Tracers != nil {
 		// A span names the command and the server. It contains no arguments.
@@ -65,7 +65,7 @@ func (b *Backend) hooked(c *goredis.Client) *goredis.Client {
 }
 
 // credentials returns user and password as they are now.
-func (b *Backend) credentials(context.Context) (user, password string, err error) {
+func (b *Server) credentials(context.Context) (user, password string, err error) {
 	if b.config.Again == nil {
 		return b.target.username, b.target.password, nil
 	}

@@ -72,7 +72,7 @@ func versionOf(info map[string]string) string {
 }
 
 // tell notes the facts for GET /readyz, and logs the durability if it is news.
-func (b *Backend) tell(ctx context.Context, found *facts) {
+func (b *Server) tell(ctx context.Context, found *facts) {
 	before := b.Tell(found.details)
 	if before == nil && found.empty {
 		b.Log.WarnContext(ctx, "Redis has just started without data: it is new, or has lost what it had, so it has a quiet time and grants nothing until it has been up for a TTL. "+

@@ -83,7 +83,7 @@ func (t *told) note(part int, history string) {
 
 // together is the history of all partitions, as an operation was told. It changes if that of one does. What another
 // operation hears meanwhile does not count: a failover may lie between the two.
-func (b *Backend) together(t *told) store.History {
+func (b *Server) together(t *told) store.History {
 	b.history.mu.Lock()
 	all := slices.Clone(b.history.of)
 	b.history.mu.Unlock()
@@ -96,10 +96,10 @@ func (b *Backend) together(t *told) store.History {
 	return store.History(sum[:16])
 }
 
-func (b *Backend) newTold() *told { return &told{by: make([]string, len(b.parts))} }
+func (b *Server) newTold() *told { return &told{by: make([]string, len(b.parts))} }
 
 // usual is the TTL that this instance says to a server before it opens leases.
-func (b *Backend) usual() time.Duration {
+func (b *Server) usual() time.Duration {
 	if b.config.Quick {
 		return 0
 	}
@@ -108,7 +108,7 @@ func (b *Backend) usual() time.Duration {
 
 // noted rounds a TTL up by at most an eighth, so that the server notes few different ones. It is zero if the quiet time
 // does not count the lease: nobody believes in the others after a failover.
-func (b *Backend) noted(ttl time.Duration, renewed bool) int64 {
+func (b *Server) noted(ttl time.Duration, renewed bool) int64 {
 	if b.config.Quick || !renewed {
 		return 0
 	}

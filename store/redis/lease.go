@@ -15,7 +15,7 @@ import (
 const leasesPerCall = 1000
 
 // OpenLeases implements [cas.Backend]. It is repeated after a lost answer, because a lease that is opened twice is one.
-func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.History, error) {
+func (b *Server) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.History, error) {
 	told := b.newTold()
 	name := "open"
 	if allEnd := !slices.ContainsFunc(leases, func(l cas.NewLease) bool { return !l.Ends }); allEnd {
@@ -37,7 +37,7 @@ func (b *Backend) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.
 }
 
 // everywhere makes a call about leases in each partition.
-func (b *Backend) everywhere(ctx context.Context, op, name string, told *told, n int, args func(from, to int) []any, read func(part, from int, answer []any) error) error {
+func (b *Server) everywhere(ctx context.Context, op, name string, told *told, n int, args func(from, to int) []any, read func(part, from int, answer []any) error) error {
 	return each(b.all(), op, true, func(part int, _ []int) error {
 		did := false
 		for from := 0; from < n; from += leasesPerCall {
@@ -56,7 +56,7 @@ func (b *Backend) everywhere(ctx context.Context, op, name string, told *told, n
 }
 
 // Renew implements [cas.Backend]. A lease lives if it lives in all partitions.
-func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error) {
+func (b *Server) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, store.History, error) {
 	extended := make([]int, len(leases)) // in how many partitions
 	told := b.newTold()
 	var mu sync.Mutex
@@ -89,13 +89,13 @@ func ids(leases []store.LeaseID) []any {
 }
 
 // Revoke implements [cas.Backend].
-func (b *Backend) Revoke(ctx context.Context, leases []store.LeaseID) error {
+func (b *Server) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	return b.everywhere(ctx, "revoke", "revoke", nil, len(leases), func(from, to int) []any { return ids(leases[from:to]) },
 		func(int, int, []any) error { return nil })
 }
 
 // Opened implements [cas.Backend].
-func (b *Backend) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
+func (b *Server) Opened(ctx context.Context, instance string) ([]store.LeaseID, error) {
 	var mu sync.Mutex
 	var found []store.LeaseID
 	err := each(b.all(), "opened", false, func(part int, _ []int) error {

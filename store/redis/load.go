@@ -15,7 +15,7 @@ import (
 )
 
 // Load implements [cas.Backend].
-func (b *Backend) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
+func (b *Server) Load(ctx context.Context, keys []string, leases []store.LeaseID) ([]cas.Record, []cas.LeaseState, error) {
 	records, states := make([]cas.Record, len(keys)), make([]cas.LeaseState, len(leases))
 	groups := b.group(len(keys), func(i int) string { return keys[i] })
 	if len(keys) == 0 && len(leases) > 0 {
@@ -93,7 +93,7 @@ func combine(a, b cas.LeaseState, first, beside bool) cas.LeaseState {
 	}
 }
 
-func (b *Backend) loadSome(ctx context.Context, part int, told *told, began time.Time, some []int, keys []string, leases []store.LeaseID, records []cas.Record) ([]cas.LeaseState, error) {
+func (b *Server) loadSome(ctx context.Context, part int, told *told, began time.Time, some []int, keys []string, leases []store.LeaseID, records []cas.Record) ([]cas.LeaseState, error) {
 	args := make([]any, 0, 1+len(some)+len(leases))
 	args = append(args, len(some))
 	for _, i := range some {
@@ -195,7 +195,7 @@ func read(r *cas.Record, value string) error {
 }
 
 // Scan implements [cas.Backend].
-func (b *Backend) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
+func (b *Server) Scan(ctx context.Context, prefix, after string, limit int) ([]cas.Record, error) {
 	from, to := "["+prefix, "+"
 	if after >= prefix {
 		from = "(" + after

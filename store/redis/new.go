@@ -26,7 +26,7 @@ var notNew = map[string]error{"used": errUsed, "lost": errDataLost, "promoted": 
 // error, and changes nothing. If a sidecar that knows the lost data comes later, the quiet time begins nevertheless, but locks may have been
 // granted before.
 func MarkNew(ctx context.Context, url string) error {
-	b, err := New(Config{ServerConfig: cas.ServerConfig{URL: url}})
+	b, err := NewServer(Config{ServerConfig: cas.ServerConfig{URL: url}})
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func MarkNew(ctx context.Context, url string) error {
 }
 
 // fresh checks or marks a partition.
-func (b *Backend) fresh(ctx context.Context, part int, step string) error {
+func (b *Server) fresh(ctx context.Context, part int, step string) error {
 	answer, err := b.once(ctx, []any{"fcall", function("fresh"), 2, b.parts[part].meta, b.parts[part].absent, step})
 	if err != nil {
 		return explained(err)

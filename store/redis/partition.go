@@ -80,7 +80,7 @@ func partitions(n int) []partition {
 }
 
 // of returns the number of a key's partition.
-func (b *Backend) of(key string) int {
+func (b *Server) of(key string) int {
 	if len(b.parts) == 1 {
 		return 0
 	}
@@ -90,7 +90,7 @@ func (b *Backend) of(key string) int {
 }
 
 // group sorts numbers 0 to n-1 by their partition.
-func (b *Backend) group(n int, key func(int) string) [][]int {
+func (b *Server) group(n int, key func(int) string) [][]int {
 	groups := make([][]int, len(b.parts))
 	for i := range n {
 		p := b.of(key(i))
@@ -100,7 +100,7 @@ func (b *Backend) group(n int, key func(int) string) [][]int {
 }
 
 // channel is where an instance listens. Channels do not belong to a database, so it contains the number.
-func (b *Backend) channel(instance string) string {
+func (b *Server) channel(instance string) string {
 	return KeyPrefix + strconv.Itoa(b.target.db) + ":m:" + instance
 }
 
@@ -149,7 +149,7 @@ func each(groups [][]int, op string, changes bool, do func(part int, of []int) e
 }
 
 // all names each partition once.
-func (b *Backend) all() [][]int {
+func (b *Server) all() [][]int {
 	groups := make([][]int, len(b.parts))
 	for part := range groups {
 		groups[part] = []int{part}

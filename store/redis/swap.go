@@ -21,7 +21,7 @@ const (
 )
 
 // Swap implements [cas.Backend].
-func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+func (b *Server) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
 	done := make([]cas.Swapped, len(swaps))
 	groups := b.group(len(swaps), func(i int) string { return swaps[i].Key })
 	err := each(groups, "swap", true, func(part int, of []int) error {
@@ -44,7 +44,7 @@ func (b *Backend) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 	return done, nil
 }
 
-func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []cas.Swap, done []cas.Swapped) error {
+func (b *Server) swapSome(ctx context.Context, part int, some []int, swaps []cas.Swap, done []cas.Swapped) error {
 	err := b.sendSome(ctx, part, some, swaps, done)
 	if !isFull(err) || !slices.ContainsFunc(swaps, fitsFullMemory) {
 		return err
@@ -68,7 +68,7 @@ func (b *Backend) swapSome(ctx context.Context, part int, some []int, swaps []ca
 func fitsFullMemory(w cas.Swap) bool { return w.Ends || w.Tokens == 0 }
 
 // sendSome sends swaps in one call.
-func (b *Backend) sendSome(ctx context.Context, part int, some []int, swaps []cas.Swap, done []cas.Swapped) error {
+func (b *Server) sendSome(ctx context.Context, part int, some []int, swaps []cas.Swap, done []cas.Swapped) error {
 	name, list, fields := "swap", newList(usualSwap*len(some)), 0
 	for _, i := range some {
 		if !fitsFullMemory(swaps[i]) {
@@ -94,7 +94,7 @@ func (b *Backend) sendSome(ctx context.Context, part int, some []int, swaps []ca
 }
 
 // add adds a swap to a list as functions.lua reads it, and returns how many elements it added.
-func (b *Backend) add(list *list, w *cas.Swap) int {
+func (b *Server) add(list *list, w *cas.Swap) int {
 	what := "w"
 	switch {
 	case w.Delete:
@@ -152,7 +152,7 @@ func swapped(w *cas.Swap, answer any, sent time.Time, quiet time.Duration) (cas.
 }
 
 // NextToken implements [cas.Backend].
-func (b *Backend) NextToken(ctx context.Context) (next int64, err error) {
+func (b *Server) NextToken(ctx context.Context) (next int64, err error) {
 	for part := range b.parts {
 		answer, quiet, err := b.call(ctx, "next", "next", repeats, part, nil)
 		if err != nil {
@@ -172,7 +172,7 @@ func (b *Backend) NextToken(ctx context.Context) (next int64, err error) {
 }
 
 // RaiseTokens implements [cas.Backend]. A repeat does no harm.
-func (b *Backend) RaiseTokens(ctx context.Context, first int64) error {
+func (b *Server) RaiseTokens(ctx context.Context, first int64) error {
 	for part := range b.parts {
 		if _, _, err := b.call(ctx, "raise", "raise", repeats, part, nil, first); err != nil {
 			return err

@@ -41,7 +41,11 @@ func Run(t *testing.T, server func(t *testing.T) Server) { run(t, true, server) 
 func RunInTurn(t *testing.T, server func(t *testing.T) Server) { run(t, false, server) }
 
 func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
-	groups := map[string]func(*testing.T, *client){
+	runGroups(t, parallel, groups(), server)
+}
+
+func groups() map[string]func(*testing.T, *client) {
+	return map[string]func(*testing.T, *client){
 		"records":                records,
 		"swaps stand alone":      swapsStandAlone,
 		"one swap of many":       oneOfMany,
@@ -74,7 +78,6 @@ func run(t *testing.T, parallel bool, server func(t *testing.T) Server) {
 		"one wins":               oneWins,
 		"lifecycle":              lifecycle,
 	}
-	runGroups(t, parallel, groups, server)
 }
 
 func runGroups(t *testing.T, parallel bool, groups map[string]func(*testing.T, *client), server func(t *testing.T) Server) {

@@ -31,12 +31,13 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 -- Sends events of watched keys to other instances, in the order of the events. A watch counts while its lease
 -- exists. One row for each event and watcher. If a key has no watcher, not even the asker, its row has false.
 -- As in notify, nothing is written.
--- $1 namespaces, $2 keys, $3 words, $4 own namespace, $5 own instance
+-- $1 namespaces, $2 keys, $3 words, $4 and $5 namespaces and instances that know of the event already
 SELECT namespace, key, instance IS NOT NULL AS watched, CASE WHEN elsewhere
     THEN pg_notify(locksidecar.channel(namespace, instance), word)::text END AS sent
 FROM (
-    SELECT e.namespace, e.key, e.word, w.instance, (e.namespace, w.instance) <> ($4, $5) AS elsewhere
-    FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS e (namespace, key, word, ord)
+    SELECT e.namespace, e.key, e.word, w.instance, (e.namespace, w.instance) <> (e.its_namespace, e.its_instance) AS elsewhere
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
+        WITH ORDINALITY AS e (namespace, key, word, its_namespace, its_instance, ord)
     LEFT JOIN LATERAL (
         SELECT DISTINCT s.instance
         FROM locksidecar.watchers w JOIN locksidecar.leases s ON s.id = w.lease_id
