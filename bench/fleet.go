@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 const (
@@ -63,6 +64,9 @@ type cores struct {
 	n      int
 	all    []*core
 	lost   atomic.Int64
+	// space, if not nil, is the one of which all are views, and beat is what their renewals share.
+	space store.Space
+	beat  *lease.Beat
 	// idle is what renewals cost in a second.
 	idle struct{ requests, server, own float64 }
 }
@@ -141,7 +145,7 @@ func ownTime() time.Duration {
 func (f *cores) begin() (*stage, error) {
 	f.all = make([]*core, f.n)
 	first := func(ctx context.Context, i int) (err error) {
-		if f.all[i], err = startCore(ctx, f.server.url, i, fleetKeep, &f.lost); err != nil {
+		if f.all[i], err = f.startOne(ctx, i); err != nil {
 			return err
 		}
 		f.all[i].own, err = f.all[i].takes(ctx, lease.Request{Key: podKey(i)})
@@ -158,6 +162,11 @@ func (f *cores) begin() (*stage, error) {
 		err = fmt.Errorf("some sidecars did not start: %v", s.errors)
 	}
 	return s, err
+}
+
+// startOne starts a sidecar, with a space of its own unless all share one.
+func (f *cores) startOne(ctx context.Context, i int) (*core, error) {
+	return startCore(ctx, place{url: f.server.url, shared: f.space, beat: f.beat}, i, fleetKeep, &f.lost)
 }
 
 func podKey(i int) string { return fmt.Sprintf("pod:%d", i) }
@@ -237,7 +246,7 @@ func (f *cores) deploy() (*stage, error) {
 			time.Sleep(time.Until(began.Add(fleetDeploy * time.Duration(i) / time.Duration(f.n))))
 			from := time.Now()
 			f.all[i].stop()
-			c, err := startCore(ctx, f.server.url, i, fleetKeep, &f.lost)
+			c, err := f.startOne(ctx, i)
 			if err != nil {
 				return 0, err
 			}
@@ -324,6 +333,7 @@ func (b *bench) fleets() error {
 		{"redis", func() (string, error) { return b.fleetOn((*bench).fleetRedis) }},
 		{"etcd", func() (string, error) { return b.fleetOn((*bench).fleetEtcd) }},
 		{"postgres", func() (string, error) { return b.fleetOn((*bench).fleetPostgres) }},
+		{"views", func() (string, error) { return b.viewsOf((*bench).fleetPostgres) }},
 	} {
 		if !b.chosen(part.name) {
 			continue

@@ -19,32 +19,58 @@ import (
 
 // core is a sidecar without its HTTP: the store, the manager on it, and a session of one app.
 type core struct {
-	st  store.Store
-	m   *lease.Manager
-	app *lease.Session
+	space store.Space // nil: others share it
+	st    store.Store
+	m     *lease.Manager
+	app   *lease.Session
 	// own is what the app holds.
 	own lease.Grant
 }
 
-// startCore starts one that keeps released keys for a time, with the settings of a sidecar that is configured with nothing else.
-func startCore(ctx context.Context, url string, n int, keep time.Duration, lost *atomic.Int64) (*core, error) {
-	pod := fmt.Sprintf("pod-%d", n)
+// place is where a sidecar keeps its locks. shared and beat, if they are not nil, are those of its process.
+type place struct {
+	url    string
+	shared store.Space
+	beat   *lease.Beat
+}
+
+func coreConfig(url, pod string, keep time.Duration) (config.Config, error) {
 	cfg, _, err := config.Load(config.FromMap(map[string]string{
 		"LOCKSIDECAR_STORE_URL": url, "LOCKSIDECAR_POD": pod, "LOCKSIDECAR_KEEP": keep.String(), "LOCKSIDECAR_SOCKET": "/nowhere",
 	}))
+	return cfg, err
+}
+
+func newSpace(cfg config.Config) (store.Space, error) {
+	return sidecar.NewSpace(cfg, sidecar.SpaceOptions{Log: slog.New(slog.DiscardHandler)})
+}
+
+// startCore starts one that keeps released keys for a time, with the settings of a sidecar that is configured with nothing else.
+func startCore(ctx context.Context, at place, n int, keep time.Duration, lost *atomic.Int64) (*core, error) {
+	pod := fmt.Sprintf("pod-%d", n)
+	cfg, err := coreConfig(at.url, pod, keep)
 	if err != nil {
 		return nil, err
 	}
 	silent := slog.New(slog.DiscardHandler)
 	c := &core{}
-	if c.st, err = sidecar.OpenStore(cfg, silent); err != nil {
-		return nil, err
+	space := at.shared
+	if space == nil {
+		if space, err = newSpace(cfg); err != nil {
+			return nil, err
+		}
+		if err := space.Start(ctx); err != nil {
+			return nil, err
+		}
+		c.space = space
 	}
+	name := pod + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	c.st = space.View(store.Identity{Namespace: cfg.Namespace, Instance: name, Pod: pod})
 	if c.m, err = lease.New(lease.Config{
-		Instance: pod + "-" + strconv.FormatInt(time.Now().UnixNano(), 36), Pod: pod, TTL: cfg.TTL, RenewInterval: cfg.RenewInterval,
+		Instance: name, Pod: pod, TTL: cfg.TTL, RenewInterval: cfg.RenewInterval,
 		StoreTimeout: cfg.StoreTimeout, PollInterval: cfg.PollInterval, CacheSize: cfg.CacheSize, CacheTTL: cfg.CacheTTL, Keep: cfg.Keep,
 		BatchMax: cfg.BatchMax, MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession, MaxWaiters: cfg.MaxWaiters,
-		Probes: true, Logger: silent,
+		Probes: true, Logger: silent, Beat: at.beat,
 	}, c.st); err != nil {
 		return nil, err
 	}
@@ -83,6 +109,9 @@ func (c *core) stop() {
 	c.m.Drain()
 	c.m.Stop()
 	c.st.Stop()
+	if c.space != nil {
+		c.space.Stop()
+	}
 }
 
 // takes acquires, and waits if it must.

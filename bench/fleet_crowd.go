@@ -53,7 +53,7 @@ func (b *bench) crowdOn(start func(*bench, int) (*storeServer, error), t *string
 	defer f.stop()
 	f.all = make([]*core, f.n)
 	if o := f.each(4, func(i int) (_ time.Duration, err error) {
-		f.all[i], err = startCore(b.ctx, server.url, i, 0, &f.lost)
+		f.all[i], err = startCore(b.ctx, place{url: server.url}, i, 0, &f.lost)
 		return 0, err
 	}); o.failed() > 0 {
 		return fmt.Errorf("%s: %v", server.name, o.errors)
