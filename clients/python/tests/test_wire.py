@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from locksidecar import Draining, LimitReached, ProtocolError, _wire, errors
+from locksidecar.types import time_of
 
 ANSWER = b'HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 10\r\nConnection: close\r\n\r\n{"a":"\xc3\xa4"}'
 EVENTS = [b":\n\n", b'event: one\ndata: {"text":"\xc3\xa4"}', b"\n\nevent: two\ndata: [1,\ndata: 2]\n\n:", b"\n\n"]
@@ -81,3 +83,18 @@ def test_errors_can_be_pickled() -> None:
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), copy.__dict__) == (type(error), str(error), error.__dict__)
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds", "hours"),
+    [
+        ("2026-11-28T05:55:15Z", 0, 0),
+        ("2026-11-28T05:55:15.5Z", 500_000, 0),
+        ("2026-11-28T05:55:15.53721Z", 537_210, 0),
+        ("2026-11-28T05:55:15.123456789Z", 123_456, 0),
+        ("2026-11-28T05:55:15.1-05:00", 100_000, -5),
+    ],
+)
+def test_times(text: str, microseconds: int, hours: int) -> None:
+    zone = timezone(timedelta(hours=hours))
+    assert time_of(text) == datetime(2026, 11, 28, 5, 55, 15, microseconds, zone)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, NoReturn, TypeVar
 
 from . import errors
@@ -13,7 +14,7 @@ from ._acquire import Acquire
 from ._call import UNSET
 from ._options import acquire_options, seconds, text
 from ._session import Entry
-from .types import Bind, Duration, LockOptions, Mode, Outcome, Status
+from .types import Bind, Duration, LockOptions, Mode, Outcome, Status, time_of
 
 log = logging.getLogger("locksidecar")
 
@@ -45,9 +46,14 @@ class BaseLock(NotPickled):
         self.slot: int | None = value.get("slot")  # with a limit: 0 to limit - 1, no other holder has it
         self.reentry: int = value["reentry"]  # the number of this entry of its owner, from 1
         self.waited: float = value["waited_ms"] / 1000
-        self.acquired_at: str = value["acquired_at"]
+        self._acquired_at: str = value["acquired_at"]
         self.outcome: Outcome | None = None
         self.result: Any = UNSET
+
+    @property
+    def acquired_at(self) -> datetime:
+        """The time of the grant, by the clock of the store. Informative."""
+        return time_of(self._acquired_at)
 
     @property
     def released(self) -> bool:

@@ -267,8 +267,8 @@ def holder(it: Holder | None) -> dict[str, Any] | None:
         return None
     return {
         "instance": it.instance, "pod": it.pod, "session": it.session, "owner": it.owner,
-        "acquired_at": it.acquired_at, "held_ms": _ms(it.held), "expires_in_ms": _ms(it.expires_in), "data": it.data,
-        "traceparent": it.traceparent,
+        "acquired_at": it.acquired_at.isoformat(), "held_ms": _ms(it.held), "expires_in_ms": _ms(it.expires_in),
+        "data": it.data, "traceparent": it.traceparent,
     }  # fmt: skip
 
 
@@ -277,7 +277,7 @@ def shared_holder(it: SharedHolder) -> dict[str, Any]:
 
 
 def stopping_of(it: Stopping | None) -> dict[str, Any] | None:
-    return None if it is None else {"reason": it.reason, "requested_at": it.requested_at}
+    return None if it is None else {"reason": it.reason, "requested_at": it.requested_at.isoformat()}
 
 
 def info(it: LockInfo) -> dict[str, Any]:

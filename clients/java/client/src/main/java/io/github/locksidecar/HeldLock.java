@@ -8,6 +8,7 @@ import io.github.locksidecar.internal.Json;
 import io.github.locksidecar.internal.Operations;
 import io.github.locksidecar.internal.Problem;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.Collections;
 import java.util.Map;
 import java.util.concurrent.CompletionStage;
@@ -24,7 +25,7 @@ public final class HeldLock implements AutoCloseable {
   private final Grant grant;
   private final @Nullable String entry;
   private final @Nullable String session;
-  private final String acquiredAt;
+  private final String acquiredAt; // read on demand
   private final Duration waited;
   private final int reentry;
   private final LossInterrupt interrupt;
@@ -135,10 +136,10 @@ public final class HeldLock implements AutoCloseable {
   /**
    * The time of the grant.
    *
-   * @return RFC 3339, informative
+   * @return by the clock of the store, informative
    */
-  public String acquiredAt() {
-    return acquiredAt;
+  public Instant acquiredAt() {
+    return Instant.parse(acquiredAt);
   }
 
   /**

@@ -1,6 +1,7 @@
 package io.github.locksidecar;
 
 import java.time.Duration;
+import java.time.Instant;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -10,7 +11,7 @@ import org.jspecify.annotations.Nullable;
  * @param pod its pod
  * @param session the public name of its session; null: bind:ttl
  * @param owner its owner in the session, if it has one
- * @param acquiredAt the time of the grant, RFC 3339, informative
+ * @param acquiredAt the time of the grant by the clock of the store, informative
  * @param held how long it has held the lock
  * @param expiresIn when the lock ends without news of the holder
  * @param data its data: JSON as Java values
@@ -21,7 +22,7 @@ public record Holder(
     String pod,
     @Nullable String session,
     @Nullable String owner,
-    String acquiredAt,
+    Instant acquiredAt,
     Duration held,
     Duration expiresIn,
     @Nullable Object data,

@@ -3,6 +3,7 @@ package io.github.locksidecar;
 import com.grack.nanojson.JsonObject;
 import io.github.locksidecar.internal.Operations;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
@@ -19,7 +20,7 @@ final class Read {
     }
     return new Holder(
         it.getString("instance"), it.getString("pod"), it.getString("session"), it.getString("owner"),
-        it.getString("acquired_at"), millis(it, "held_ms"), millis(it, "expires_in_ms"), it.get("data"),
+        time(it, "acquired_at"), millis(it, "held_ms"), millis(it, "expires_in_ms"), it.get("data"),
         it.getString("traceparent"));
   }
 
@@ -70,8 +71,12 @@ final class Read {
     return Duration.ofMillis(it.getLong(name));
   }
 
+  static Instant time(JsonObject it, String name) {
+    return Instant.parse(it.getString(name));
+  }
+
   private static @Nullable Stopping stopping(JsonObject it) {
     JsonObject stop = it.getObject("stopping");
-    return stop == null ? null : new Stopping(stop.getString("reason"), stop.getString("requested_at"));
+    return stop == null ? null : new Stopping(stop.getString("reason"), time(stop, "requested_at"));
   }
 }

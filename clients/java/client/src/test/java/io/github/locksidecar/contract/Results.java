@@ -81,7 +81,7 @@ final class Results {
     }
     return members(
         "instance", it.instance(), "pod", it.pod(), "session", it.session(), "owner", it.owner(), "acquired_at",
-        it.acquiredAt(), "held_ms", it.held().toMillis(), "expires_in_ms", it.expiresIn().toMillis(), "data", it.data(),
+        it.acquiredAt().toString(), "held_ms", it.held().toMillis(), "expires_in_ms", it.expiresIn().toMillis(), "data", it.data(),
         "traceparent", it.traceparent());
   }
 
@@ -94,7 +94,7 @@ final class Results {
   }
 
   private static Map<String, Object> stopping(Stopping it) {
-    return it == null ? null : members("reason", it.reason(), "requested_at", it.requestedAt());
+    return it == null ? null : members("reason", it.reason(), "requested_at", it.requestedAt().toString());
   }
 
   private static String mode(boolean shared) {
