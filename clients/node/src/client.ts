@@ -183,9 +183,10 @@ export class Client {
    * of at most 4 KiB. If `run` fails, the next waiter runs its own. A later call runs again. Throws as `acquire`, and what its own
    * `run` throws.
    */
-  async once<T>(key: string, run: Run<T>, options: OnceOptions = {}): Promise<T> {
-    callback("the function to run", run);
-    checkOptions(options, acquireChecks);
+  once<T>(key: string, run: Run<T>): Promise<T>;
+  once<T>(key: string, options: OnceOptions, run: Run<T>): Promise<T>;
+  async once<T>(key: string, ...rest: [Run<T>] | [OnceOptions, Run<T>]): Promise<T> {
+    const [options, run] = optionsAndRun<OnceOptions, Run<T>>(rest, acquireChecks);
     const got = await this.#get(key, { ...options, onSuccess: "skip" }, -1);
     if (!(got instanceof Lock)) {
       return got.result as T;
@@ -214,10 +215,17 @@ export class Client {
   locked<A extends unknown[], T>(
     key: string | ((...args: A) => string),
     run: (...args: A) => T | PromiseLike<T>,
-    options: AcquireOptions = {},
+  ): (...args: A) => Promise<T>;
+  locked<A extends unknown[], T>(
+    key: string | ((...args: A) => string),
+    options: AcquireOptions,
+    run: (...args: A) => T | PromiseLike<T>,
+  ): (...args: A) => Promise<T>;
+  locked<A extends unknown[], T>(
+    key: string | ((...args: A) => string),
+    ...rest: [(...args: A) => T | PromiseLike<T>] | [AcquireOptions, (...args: A) => T | PromiseLike<T>]
   ): (...args: A) => Promise<T> {
-    callback("the function to run", run);
-    checkOptions(options, acquireChecks);
+    const [options, run] = optionsAndRun<AcquireOptions, (...args: A) => T | PromiseLike<T>>(rest, acquireChecks);
     return (...args) => this.lock(typeof key === "string" ? key : key(...args), options, () => run(...args));
   }
 

@@ -113,7 +113,7 @@ describe("acquire", () => {
       refused,
     );
     await assert.rejects(
-      client.once("unknown", () => assert.fail(), wrong),
+      client.once("unknown", wrong, () => assert.fail()),
       refused,
     );
     await assert.rejects(client.semaphore("unknown", 2).acquire(wrong), refused);
@@ -139,10 +139,10 @@ describe("acquire", () => {
       await assert.rejects(client.tryAcquire("refused", wrong), expected);
       await assert.rejects(client.acquireMany(["refused"], wrong), expected);
       await assert.rejects(client.lock("refused", wrong, never), expected);
-      await assert.rejects(client.once("refused", never, wrong), expected);
+      await assert.rejects(client.once("refused", wrong, never), expected);
       await assert.rejects(client.semaphore("refused", 2).acquire(wrong), expected);
       await assert.rejects(client.semaphore("refused", 2).run(wrong, never), expected);
-      assert.throws(() => client.locked("refused", never, wrong), expected);
+      assert.throws(() => client.locked("refused", wrong, never), expected);
     };
     await refused(5000, /^options: 5000 is not an object of options, such as \{ waitMs: 5000 \}$/);
     await refused(true, /^options: true /);
@@ -207,7 +207,7 @@ describe("acquire", () => {
     const lock = await client.acquire("undefined", { ...none, waitMs: undefined });
     assert.equal((await client.tryAcquire("undefined", { ...none, waitMs: undefined })).granted, false);
     await lock.release({ outcome: undefined, result: undefined, reentry: undefined });
-    assert.deepEqual(await client.once("undefined", () => 1, { waitMs: undefined, data: undefined }), 1);
+    assert.deepEqual(await client.once("undefined", { waitMs: undefined, data: undefined }, () => 1), 1);
     assert.equal(await client.semaphore("undefined", 1).run({ ...none }, ({ slot }) => slot), 0);
   });
 
