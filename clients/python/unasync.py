@@ -28,6 +28,12 @@ REPLACEMENTS: list[tuple[str, str]] = [
     (r"Awaitable\[T\]|Coroutine\[Any, Any, T\]", "T"),
     (r"Awaitable, (.*), Coroutine", r"\1"),
     (r"for one in page:\n\s+yield one\n", "yield from page\n"),
+    # What only asyncio has.
+    (r" \*, on_loss: OnLoss \| None = None,", ""),
+    (r"        if on_loss is not None:\n.*\n", ""),
+    (r"from \._sync_loss import .*\n", ""),
+    (r"\n\n        on_loss=.*", ""),
+    (r": see `acquire_many`, and `lock`", ": see `acquire_many`"),
     # Sentences about tasks alone.
     (r"\bfor asyncio\b", "for threads"),
     (r"\n\n    It belongs to one event loop.*", ""),

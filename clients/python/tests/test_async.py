@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -11,7 +13,7 @@ from typing import Any, ParamSpec
 import pytest
 
 from conftest import LONG, Sidecar
-from locksidecar import AsyncClient, LockHeld, LockLost, NotHolder, Skipped, Unavailable, WaitTimeout
+from locksidecar import AsyncClient, InvalidRequest, LockHeld, LockLost, NotHolder, Skipped, Unavailable, WaitTimeout
 from locksidecar._async_transport import Connection, Stream
 
 P = ParamSpec("P")
@@ -336,3 +338,63 @@ async def test_a_sidecar_that_hangs(sidecar: Sidecar, key: str) -> None:
 async def test_the_sidecar_is_missing() -> None:
     with pytest.raises(Unavailable, match=r"/nowhere/s\.sock: there is no such socket.*LOCKSIDECAR_SOCKET"):
         await AsyncClient("/nowhere/s.sock").acquire("x")
+
+
+# Proves: client loss
+@in_loop
+async def test_a_loss_cancels_the_block() -> None:
+    with Sidecar() as sidecar:
+        async with AsyncClient(sidecar.path) as client:
+            for many in (False, True):
+                context: Any = (
+                    client.lock_many(["a", "b"], on_loss="cancel") if many else client.lock("b", on_loss="cancel")
+                )
+
+                async def work(body: Callable[[], Awaitable[Any]], context: Any = context) -> str:
+                    async with context:
+                        sidecar.lose("b")
+                        await body()
+                    return "went on"
+
+                async def hides() -> None:
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(LONG)
+
+                async def fails() -> None:
+                    try:
+                        await asyncio.sleep(LONG)
+                    finally:
+                        raise KeyError
+
+                with pytest.raises(LockLost) as raised:
+                    await work(lambda: asyncio.sleep(LONG))
+                assert raised.value.__cause__ is None
+                with pytest.raises(LockLost):
+                    await work(hides)
+                with pytest.raises(KeyError):
+                    await work(fails)
+                task = asyncio.current_task()
+                assert sys.version_info < (3, 11) or task is None or task.cancelling() == 0
+                async with context:  # it may be used again, and nothing is left of a cancellation
+                    await asyncio.sleep(0)
+            for one in ("a", "b"):
+                assert (await client.get(one)).state == "free"
+
+
+@in_loop
+async def test_a_block_that_others_cancel_at_its_loss_is_cancelled() -> None:
+    with Sidecar() as sidecar:
+        async with AsyncClient(sidecar.path) as client:
+
+            async def work() -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                async with client.lock("k", on_loss="cancel") as lock:
+                    lock.lost.on(task.cancel)
+                    sidecar.lose("k")
+                    await asyncio.sleep(LONG)
+
+            with pytest.raises(asyncio.CancelledError if sys.version_info >= (3, 11) else LockLost):
+                await asyncio.ensure_future(work())
+            with pytest.raises(InvalidRequest, match=r'on_loss=.*must be "cancel"'):
+                client.lock("k", on_loss="tell")  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from . import _decorator, _wire, errors
 from ._async_events import AsyncEventStream
 from ._async_lead import AsyncLeaders, AsyncTerm, lead
 from ._async_lock import AsyncLock, AsyncLockContext, AsyncManyContext, AsyncSemaphore, new_acquire, take, take_all
+from ._async_loss import CancelledLock, CancelledMany, OnLoss
 from ._async_transport import AsyncTransport
 from ._call import UNSET
 from ._core import Core
@@ -73,11 +74,15 @@ class AsyncClient(NotPickled):
             await self._transport.drive(acquire.withdraw())
             raise
 
-    def lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLockContext:
+    def lock(self, key: str, *, on_loss: OnLoss | None = None, **options: Unpack[LockOptions]) -> AsyncLockContext:
         """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
 
         The result also has `acquire` and `release`: see `AsyncLockContext`.
+
+        on_loss="cancel": a loss of the lock cancels the task in the block, which then raises `LockLost`.
         """
+        if on_loss is not None:
+            return CancelledLock(self._transport, key, options, on_loss)
         return AsyncLockContext(self._transport, key, options)
 
     def semaphore(self, key: str, limit: int, **options: Unpack[SemaphoreOptions]) -> AsyncSemaphore:
@@ -110,8 +115,12 @@ class AsyncClient(NotPickled):
             await self._transport.drive(acquire.withdraw())
             raise
 
-    def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> AsyncManyContext:
-        """`async with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`."""
+    def lock_many(
+        self, keys: Sequence[str], *, on_loss: OnLoss | None = None, **options: Unpack[LockOptions]
+    ) -> AsyncManyContext:
+        """`async with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`, and `lock`."""
+        if on_loss is not None:
+            return CancelledMany(self._transport, keys, options, on_loss)
         return AsyncManyContext(self._transport, keys, options)
 
     def locked(

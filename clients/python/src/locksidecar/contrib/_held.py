@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from .. import errors
 from .._async_lock import AsyncLock
+from .._async_loss import LossCancels
 from .._sync_lock import Lock
 
 T = TypeVar("T")
@@ -103,33 +102,22 @@ def run_held(lock: Lock, function: Callable[[], T]) -> T:
 @asynccontextmanager
 async def holding(lock: AsyncLock) -> AsyncIterator[AsyncLock]:
     """Holds the lock in its block, and releases it. A loss cancels the block, which then raises LockLost."""
-    task: Any = asyncio.current_task()  # its methods depend on Python's version
     before = _held.get()
-    cancelled, over, counted = False, False, sys.version_info >= (3, 11)  # Python 3.10 does not count cancellations
-    others = task.cancelling() if counted else 0
-
-    def cancel() -> None:
-        nonlocal cancelled
-        if not over:
-            cancelled = True
-            task.cancel()
-
     async with lock:
+        cancels = LossCancels([lock])
         _held.set(lock)
-        lock.lost.on(cancel)
         try:
             yield lock
-            if cancelled:
-                await asyncio.sleep(0)  # the cancellation, if the block has ended before it came
-        except asyncio.CancelledError:
-            if not cancelled or (counted and task.cancelling() > others + 1):
+        except BaseException as e:
+            raises = await cancels.end(e)
+            if raises is e:
                 raise
-            raise errors.lost(lock.key, lock.lost.reason or "") from None
+        else:
+            raises = await cancels.end(None)
         finally:
-            over = True
-            if cancelled and counted:
-                task.uncancel()
             _held.set(before)
+        if raises is not None:
+            raise raises
 
 
 async def run_held_async(lock: AsyncLock, function: Callable[[], Awaitable[T]]) -> T:
