@@ -73,6 +73,15 @@ final class FpmTest extends ClientCase
         }
     }
 
+    /** Requests that want the same lock get it one after the other, although there are fewer workers. */
+    public function testRequestsExcludeEachOther(): void
+    {
+        $requests = array_map(fn (int $n): mixed => $this->ask(['return', 'exit', 'fatal'][$n % 3]), range(1, 12));
+        $tokens = array_map(fn (mixed $request): int => $this->answer($request)[1], $requests);
+        self::assertCount(12, array_unique($tokens));
+        $this->free($this->key);
+    }
+
     /** A worker that has served many requests has no more descriptors and no more memory than after its first ones. */
     public function testAWorkerKeepsNothing(): void
     {
@@ -118,6 +127,7 @@ final class FpmTest extends ClientCase
     private function answer(mixed $connection): array
     {
         $all = (string) stream_get_contents($connection);
+        fclose($connection); // as a web server does: the worker waits for that before its next request
         self::assertStringContainsString(' over', $all, $all);
         self::assertSame(1, preg_match('/\[[\d,]+\]/', $all, $said), $all);
 
