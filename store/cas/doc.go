@@ -11,7 +11,7 @@
 //	run.go assume                the record is as this instance remembers it; if it does not, the key has none yet
 //	run.go round                 one round, with the next steps:
 //	run.go turns, step           - What does a job need: a read, a swap, or nothing more? Here a swap, because the record changes.
-//	turn.go take, begin, tryWith - To know that, the key machine runs on the record, once for each item of the job:
+//	turn.go take, tryWith, begin - To know that, the key machine runs on the record, once for each item of the job:
 //	store/key ask.go Acquire, ask  the steps Repeat, Skipped, Lease, Available? and Grant
 //	turn.go Token                  a grant has a provisional token, because only the swap tells it
 //	swap.go send                 - One request has the swaps of all jobs. Before it, leases are opened that the grants need (bind:ttl, min_hold).
@@ -31,7 +31,7 @@
 //
 //	an acquire of a held key   run.go step: no answer is given from memory; run.go load, proved
 //	a wait                     calls.go Enqueue; Check, if no news came
-//	a hand-over                the machine hands on (store/key settle.go handOff), in whatever operation it has to; letter.go letters: the news go with
+//	a hand-over                the machine hands off (store/key settle.go handOff), in whatever operation it has to; letter.go letters: the news go with
 //	                           the swap. There: letter.go receive. In this instance: swap.go tellOwn
 //	a release                  calls.go Release; turn.go Close: the lock's own lease is revoked after the swap
 //	a renewal                  store.go Renew; own.go noteRenewal: which leases have signals, and which are of another history
@@ -84,7 +84,7 @@
 // a MinHold each have a lease of their own, which is opened before the swap. If the swap fails, the lease is revoked.
 //
 // When a lease dies, records still name it. The next operation on such a key reaps it first: it removes dead waiters
-// and hands the key on. It marks the lease as dead in the record, so each death is reaped once. Who comes? The instance
+// and hands the key off. It marks the lease as dead in the record, so each death is reaped once. Who comes? The instance
 // itself, if it revokes a lease: it remembers which keys its own leases hold. Else the first waiter, who checks when the
 // holder's lease should end, or the sweep.
 //

@@ -95,7 +95,7 @@ func (o *Op) letIn(r *Row) {
 }
 
 // pass hands a key on, and removes waiters that died just now. A removed waiter may have blocked others
-// from a share, so pass hands on again. The later visit of that death would no longer find the waiter.
+// from a share, so pass hands off again. The later visit of that death would no longer find the waiter.
 func (o *Op) pass(r *Row) (granted bool) {
 	granted = o.handOff(r, "")
 	for (granted || len(o.Died) > 0) && r.dropGone() && len(r.shares) > 0 {
@@ -104,7 +104,7 @@ func (o *Op) pass(r *Row) (granted bool) {
 	return granted && r.taken()
 }
 
-// taken reports whether a key that was handed on still has a holder. A new share's lease may have died at once.
+// taken reports whether a key that was handed off still has a holder. A new share's lease may have died at once.
 func (r *Row) taken() bool { return len(r.shares) > 0 || r.lease != endedLease || r.onQuietHold() }
 
 // expired reports the end of a grant to watchers, unless its release was reported before.

@@ -160,8 +160,8 @@
 // its own. When this connection begins to listen, ends or breaks, all waits, signals and watched keys are checked. After a break the
 // listener connects again at once, or as soon as the store is ready: until it hears, the sidecar polls, and keeps no key.
 //
-// A release sends the complete grant of its hand-off (the statement notify_grants), in the same flush and
-// after the commit. It reads the rows as the waiter's check would, so the waiter's sidecar need not ask.
+// A release sends the complete grant of its hand-off (the statement notify_grants), sent together with it, and
+// carried out after its commit. It reads the rows as the waiter's check would, so the waiter's sidecar need not ask.
 // The sidecar may believe the notification:
 //
 //   - The grant is committed, because the statement reads committed rows. This includes a commit that no
@@ -273,7 +273,7 @@
 // one, because a flood of notifications, which any database user can send, must not delay renewals. All
 // other operations share the rest. Each connection is set up so that a database's defaults cannot weaken
 // locks (connect.go). A pooler can give every transaction to another session. Then statements have no
-// names, settings are sent with each transaction in the same flush, and hand-offs of other instances are
+// names, settings are sent together with each transaction, and hand-offs of other instances are
 // polled for, unless LISTEN has its own URL (direct.go). That server is not trusted until it is known to be
 // the store's and a notification to this instance has arrived.
 //

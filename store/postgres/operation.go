@@ -51,7 +51,7 @@ type operation struct {
 	looking bool
 }
 
-// follower is a transaction in the same flush as a statement. It runs only if the statement is committed.
+// follower is a transaction that is sent together with a statement. It runs only if the statement is committed.
 type follower struct {
 	sql  statement
 	args []any

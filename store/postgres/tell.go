@@ -16,7 +16,7 @@ import (
 //
 //	who                                       by                                       when
 //	the next holder, of this instance         news with the grant                      at once
-//	the next holder, elsewhere, if a          the grant in a notification              in the flush of the release,
+//	the next holder, elsewhere, if a          the grant in a notification              sent with the release,
 //	  session released; not of a share          (announcement, notify_grants)            after its commit
 //	the next holder, elsewhere, otherwise     a hint                                   soon
 //	waiters that may expect another end, or   a hint each                              soon

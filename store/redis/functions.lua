@@ -348,7 +348,7 @@ local function opened(keys, args)
   return out
 end
 
--- If the memory is full, nothing new is granted (grant, open). All that ends, hands on or keeps a lock still works (swap, hand_on, renew, revoke): a
+-- If the memory is full, nothing new is granted (grant, open). All that ends, hands off or keeps a lock still works (swap, open_for_hand_off, renew, revoke): a
 -- hand-off is a grant, too, but it takes the place of a lock that ends. So two functions have two names, one for each case: sendSome (swap.go) and OpenLeases (lease.go) choose.
 local function register(name, callback, flags)
   redis.register_function { function_name = 'locksidecar_' .. name .. '_VERSION', callback = callback, flags = flags }
@@ -357,7 +357,7 @@ register('grant', swap, {})
 register('open', open, {})
 register('fresh', fresh, {})
 register('swap', swap, { 'allow-oom' })
-register('hand_on', open, { 'allow-oom' })
+register('open_for_hand_off', open, { 'allow-oom' })
 register('load', load, { 'allow-oom' })
 register('raise', raise, {})
 register('next', next_token, { 'allow-oom' })

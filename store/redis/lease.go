@@ -19,7 +19,7 @@ func (b *Server) OpenLeases(ctx context.Context, leases []cas.NewLease) (store.H
 	told := b.newTold()
 	name := "open"
 	if allEnd := !slices.ContainsFunc(leases, func(l cas.NewLease) bool { return !l.Ends }); allEnd {
-		name = "hand_on" // a function that a server without room carries out, too
+		name = "open_for_hand_off" // a function that a server without room carries out, too
 	}
 	err := b.everywhere(ctx, "open", name, told, len(leases), func(from, to int) []any {
 		var args []any

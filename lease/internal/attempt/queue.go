@@ -17,7 +17,7 @@ import (
 
 // Queue contains the attempts that are queued, or may be. It passes them news. Because news is only a hint, it also
 // checks them: just after the holder's expiry; as often as leases are renewed, because a sidecar that handed a lock
-// on may have died before it sent the news; and every poll interval if news of other pods does not arrive. One
+// off may have died before it sent the news; and every poll interval if news of other pods does not arrive. One
 // statement checks all attempts that are due or due soon, except those that may reap their holder.
 type Queue struct {
 	cfg   types.Config

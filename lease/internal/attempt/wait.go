@@ -108,7 +108,7 @@ func (c *Call) firstOf(something, mayEnter <-chan struct{}) error {
 //     a timer of its own.
 //   - wait < 0: nothing fires.
 //
-// The store's time is [types.Patience].
+// The store's time is [types.Patience], or where calls share a timer that of a [types.PatienceTimer], which is a little shorter.
 type limit struct {
 	timer     *time.Timer
 	storeLate <-chan struct{}

@@ -7,13 +7,13 @@ import (
 
 // These are the ways of a loss:
 //
-//	what happens                              | it begins in                | the lock's function   | a release follows
-//	a lease is past its deadline, or dead     | heartbeat Leases.Lose       | LoseUnder             | no
-//	a read finds a lock past its time         | Manager.loseOverdue         | LoseUnder, or MaxHold | no, or yes
-//	the store does not know the lock          | whoever has asked it        | Lock.Lose             | no
-//	the store grants a key that is held here  | Session.Add                 | loseUnreleasedLocked  | no
-//	MaxHold is over                           | LoseAtMaxHold               | LoseAndRelease        | yes
-//	an operator breaks the lock               | Set.Signal                  | LoseAndRelease        | yes
+//	what happens                              | it begins in                | the lock's function          | a release follows
+//	a lease is past its deadline, or dead     | heartbeat Leases.Lose       | LoseUnder                    | no
+//	a read finds a lock past its time         | Manager.loseOverdue         | LoseUnder, or LoseAtMaxHold  | no, or yes
+//	the store does not know the lock          | whoever has asked it        | Lock.Lose                    | no
+//	the store grants a key that is held here  | Session.Add                 | loseUnreleasedLocked         | no
+//	MaxHold is over                           | LoseAtMaxHold               | LoseAndRelease               | yes
+//	an operator breaks the lock               | Set.Signal                  | LoseAndRelease               | yes
 //
 // A release follows only if the store still has the lock, and its lease lives on. heartbeat tells the manager of a lost lease
 // (leaseUsers.LeaseLost in lease/leases.go), which tells the locks here, and the waits (attempt.Acquirer.LeaseLost).

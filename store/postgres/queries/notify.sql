@@ -7,7 +7,7 @@ FROM unnest($1::text[], $2::text[]) AS n (channel, payload)
 WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 
 -- name: notify_grants
--- Sends grants to the instances whose waiters got the keys. It follows the release in the same flush, as a
+-- Sends grants to the instances whose waiters got the keys. It is sent together with the release, and follows it as a
 -- transaction of its own. So it reads committed rows (promise 4), and NOTIFY's lock on the whole server is
 -- not held during a flush. grantOf parses the notification. Only a session's grant under its waiter's own
 -- renewed lease, with a random id (version 4), is sent in full, with the first halves of its cohort's ids.
