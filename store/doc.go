@@ -60,7 +60,8 @@
 //	etcd        the connection, the reads of a renewal                           a watch of its mailbox
 //	Redis       the connections, the subscription's connection, the request      its channel
 //	            that renews leases
-//	MySQL       the pool, the connection for renewals                            two connections while it needs letters
+//	MySQL       the pool                                                         a connection for renewals, and two while
+//	                                                                             it needs letters
 //
 // Renewals of views that are due at the same time go together: see package internal/gather, and the beat of package lease. A renewal that fails, or waits
 // for a locked row, is one of its own view. MySQL does not share them, because a statement there waits for a locked row with all others.

@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,7 +38,7 @@ type Server struct {
 	// span begins a request's span. Spans contain neither keys nor data.
 	span func(ctx context.Context, name string) (context.Context, func(error))
 
-	pools  pools
+	main   *sql.DB                // of all instances
 	server atomic.Pointer[string] // names the server in SQL; set by the first check
 	latest latest
 	quiet  cas.QuietTime
@@ -53,14 +54,15 @@ type Server struct {
 	views map[*Backend]struct{} // that run
 }
 
-// Backend is one instance's part of a [Server]. It gets its letters by two connections of its own, while they are expected.
+// Backend is one instance's part of a [Server]. It has a connection of its own for renewals, and gets its letters by two
+// others, while they are expected.
 type Backend struct {
 	*Server
 	instance string
 	// alone: the server has no other instance, so it is started and stopped with this one.
 	alone bool
 	work  cas.Work
-	news  newsPools
+	own   ownPools
 
 	need     atomic.Int32 // of letters: see Expect
 	expected chan struct{}
@@ -109,7 +111,7 @@ func NewServer(config Config) (*Server, error) {
 		return err
 	}, errNotReached)
 	b.span = tracing.Requests(config.Tracers, "mysql", harmless)
-	b.pools = b.newPools()
+	b.main = b.pool(max(1, b.config.MaxConns-2), nil)
 	b.wakes.init()
 	return b, nil
 }
@@ -122,7 +124,7 @@ func (b *Server) Start(ctx context.Context) error {
 // Stop implements [cas.Server].
 func (b *Server) Stop() {
 	b.Readiness.Stop()
-	closeAll(b.pools.all())
+	_ = b.main.Close()
 }
 
 // View implements [cas.Server].
@@ -130,7 +132,7 @@ func (b *Server) View(instance string) cas.Backend { return b.view(instance) }
 
 func (b *Server) view(instance string) *Backend {
 	return &Backend{
-		Server: b, instance: instance, news: b.newNewsPools(),
+		Server: b, instance: instance, own: b.newOwnPools(),
 		expected: make(chan struct{}, 1), naps: usualNaps, shut: "locksidecar:",
 	}
 }
@@ -177,7 +179,7 @@ func (b *Backend) Stop() {
 	delete(b.views, b)
 	b.mu.Unlock()
 	b.isProven(false)
-	closeAll(b.news.all())
+	closeAll(b.own.all())
 	if b.alone {
 		b.Server.Stop()
 	}

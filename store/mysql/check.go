@@ -64,7 +64,7 @@ func (b *Server) readSettings(ctx context.Context) (settings, tables map[string]
 	p.add("settings")
 	p.add("tables")
 	p.add("end_other")
-	found, _, err := b.send(ctx, b.pools.main, "check", p)
+	found, _, err := b.send(ctx, b.main, "check", p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,7 +151,7 @@ func (b *Server) meta(ctx context.Context, tables map[string]string) (m meta, er
 	p.add("end_other")
 	p.add("meta")
 	p.add("end_other")
-	found, _, err := b.send(ctx, b.pools.main, "check", p)
+	found, _, err := b.send(ctx, b.main, "check", p)
 	switch {
 	case err != nil:
 		return m, explain(err)
@@ -170,7 +170,7 @@ func (b *Server) meta(ctx context.Context, tables map[string]string) (m meta, er
 	}
 	m = meta{server: row[2], same: string(row[3]) == "1"}
 	if m.same && began < max(outdated, b.latest.began.Load()) {
-		_, _, err := b.send(ctx, b.pools.main, "outdate", b.outdate())
+		_, _, err := b.send(ctx, b.main, "outdate", b.outdate())
 		return m, b.oldPrimary(err)
 	}
 	return m, nil
@@ -212,7 +212,7 @@ func (b *Server) newHistory(ctx context.Context, before []byte) error {
 	p.add("begin")
 	p.add("new_history", quiet, b.longest.Load(), margin.Microseconds(), history[:], b.latest.began.Load(), before)
 	p.add("commit")
-	_, _, err := b.send(ctx, b.pools.main, "new_history", p)
+	_, _, err := b.send(ctx, b.main, "new_history", p)
 	if err == nil && len(before) > 0 {
 		b.Log.Warn("another server has been promoted", "before", string(before))
 	}

@@ -32,28 +32,20 @@ const (
 	lockWait = "2"
 )
 
-// pools are the connections that instances share. One is for renewals alone, so that neither a burst of acquires nor a locked letter lets leases
-// die. The rest is for all else.
-type pools struct{ main, renewals *sql.DB }
-
-func (p *pools) all() []*sql.DB { return []*sql.DB{p.main, p.renewals} }
-
-func (b *Server) newPools() pools {
-	return pools{main: b.pool(max(1, b.config.MaxConns-2), nil), renewals: b.pool(1, nil)}
-}
-
-// newsPools are the connections of one instance: one for its mailbox (looks, and the deletion of letters), and one in which it sleeps.
-type newsPools struct {
-	mailbox, sleep *sql.DB
+// ownPools are the connections of one instance. One is for renewals alone, so that neither a burst of acquires nor a locked letter lets leases die, and
+// so that a lease whose row somebody keeps locked lets only this instance wait. One is for the mailbox (looks, and the deletion of letters), and in one
+// the instance sleeps. Everything else shares the server's pool main.
+type ownPools struct {
+	renewals, mailbox, sleep *sql.DB
 	// greeted is the number by which the server has greeted the last connection for the sleep.
 	greeted *atomic.Uint32
 }
 
-func (p *newsPools) all() []*sql.DB { return []*sql.DB{p.mailbox, p.sleep} }
+func (p *ownPools) all() []*sql.DB { return []*sql.DB{p.renewals, p.mailbox, p.sleep} }
 
-func (b *Server) newNewsPools() newsPools {
+func (b *Server) newOwnPools() ownPools {
 	greeted := &atomic.Uint32{}
-	return newsPools{mailbox: b.pool(1, nil), sleep: b.pool(1, greeted), greeted: greeted}
+	return ownPools{renewals: b.pool(1, nil), mailbox: b.pool(1, nil), sleep: b.pool(1, greeted), greeted: greeted}
 }
 
 // pool makes a pool with at most so many connections.
@@ -86,9 +78,9 @@ func (b *Server) open(to *connector) *sql.DB {
 
 // allPools are the shared connections, and those of the instances that run.
 func (b *Server) allPools() []*sql.DB {
-	all := b.pools.all()
+	all := []*sql.DB{b.main}
 	for _, view := range b.running() {
-		all = append(all, view.news.all()...)
+		all = append(all, view.own.all()...)
 	}
 	return all
 }

@@ -56,8 +56,8 @@ func (b *Server) OpenLeases(ctx context.Context, leases []cas.NewLease) (history
 	return history, nil
 }
 
-// Renew implements [cas.Backend]. If somebody keeps a lease's row locked, the others are renewed without it, after a wait. So instances do not share a
-// packet: that wait would be one of all.
+// Renew implements [cas.Backend]. If somebody keeps a lease's row locked, the others are renewed without it, after a wait. So instances share
+// neither a packet nor a connection for renewals: that wait would be one of all.
 func (b *Backend) Renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, history store.History, err error) {
 	r := renewal{b: b}
 	for part := range slices.Chunk(leases, leasesAtOnce) {
@@ -84,7 +84,7 @@ type renewal struct {
 
 func (r *renewal) renew(ctx context.Context, leases []store.LeaseID) error {
 	b := r.b
-	found, now, err := b.request(ctx, b.pools.renewals, "renew", true, true, func(p *packet) {
+	found, now, err := b.request(ctx, b.own.renewals, "renew", true, true, func(p *packet) {
 		p.ask("keep_leases", leases)
 		p.add("end_expired", leases)
 		p.add("renew", leases)
@@ -112,7 +112,7 @@ func (r *renewal) renew(ctx context.Context, leases []store.LeaseID) error {
 // Revoke implements [cas.Backend].
 func (b *Server) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	for i, part := range slices.Collect(slices.Chunk(leases, leasesAtOnce)) {
-		if _, _, err := b.request(ctx, b.pools.main, "revoke", true, true, func(p *packet) {
+		if _, _, err := b.request(ctx, b.main, "revoke", true, true, func(p *packet) {
 			p.add("revoke", part)
 			p.ask("existing_leases", part)
 		}); err != nil {

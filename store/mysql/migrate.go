@@ -61,7 +61,7 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer closeAll(b.pools.all())
+	defer func() { _ = b.main.Close() }()
 	return b.migrate(ctx)
 }
 

@@ -295,7 +295,7 @@ func (l *listener) listens() {
 func (l *listener) lookAsleep(ctx context.Context, s *sleeper) (all look, err error) {
 	sent := time.Now()
 	for pause := time.Duration(0); ; pause = min(2*pause+100*time.Microsecond, pollOften) {
-		found, err := l.look(ctx, l.b.news.mailbox, s)
+		found, err := l.look(ctx, l.b.own.mailbox, s)
 		all.add(found)
 		if err != nil {
 			return all, err
@@ -319,7 +319,7 @@ func (l *listener) lookAsleep(ctx context.Context, s *sleeper) (all look, err er
 
 // prove lets the instance wake itself, as others will.
 func (l *listener) prove(ctx context.Context, s *sleeper) error {
-	_, _, err := l.b.request(ctx, l.b.pools.main, "wake", false, true, func(p *packet) {
+	_, _, err := l.b.request(ctx, l.b.main, "wake", false, true, func(p *packet) {
 		p.to, p.proves = []string{l.b.instance}, true
 	})
 	if err != nil {
@@ -390,9 +390,9 @@ func (l *listener) poll(ctx context.Context, why error) {
 		case <-time.After(time.Until(due)):
 		}
 		due = time.Time{}
-		began, pool := time.Now(), l.b.news.mailbox
+		began, pool := time.Now(), l.b.own.mailbox
 		if failures%2 == 1 {
-			pool = l.b.pools.main // the server may have no room for one more connection
+			pool = l.b.main // the server may have no room for one more connection
 		}
 		if _, err := l.look(ctx, pool, nil); err != nil {
 			failures++

@@ -47,7 +47,7 @@ func (b *Server) read(ctx context.Context, op string, fill func(*packet)) (resul
 
 // readIn does the same, and says in which state of the server.
 func (b *Server) readIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
-	return b.request(ctx, b.pools.main, op, false, true, fill)
+	return b.request(ctx, b.main, op, false, true, fill)
 }
 
 // write sends a transaction once, unless the server rolled it back.
@@ -58,7 +58,7 @@ func (b *Server) write(ctx context.Context, op string, fill func(*packet)) (resu
 
 // writeIn does the same, and says in which state of the server.
 func (b *Server) writeIn(ctx context.Context, op string, fill func(*packet)) (results, state, error) {
-	return b.request(ctx, b.pools.main, op, true, false, fill)
+	return b.request(ctx, b.main, op, true, false, fill)
 }
 
 // request sends a packet with its guard. repeat: it may be carried out several times.

@@ -33,7 +33,7 @@ func (b *Backend) goToBed(ctx context.Context) (*sleeper, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, b.config.Timeout)
 	defer cancel()
-	conn, err := b.news.sleep.Conn(limited)
+	conn, err := b.own.sleep.Conn(limited)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (s *sleeper) takeBed(ctx context.Context) error {
 			return errFormat
 		}
 		switch {
-		case uint32(s.number) != s.b.news.greeted.Load():
+		case uint32(s.number) != s.b.own.greeted.Load():
 			return errPooler
 		case string(row[0]) == "1":
 			return nil
@@ -92,7 +92,7 @@ func (b *Backend) endSleeper(ctx context.Context) error {
 	p.add("end_other")
 	p.add("committed")
 	p.add("leave_bed", b.bed(b.instance))
-	_, _, err := b.send(ctx, b.pools.main, "wake", p)
+	_, _, err := b.send(ctx, b.main, "wake", p)
 	return err
 }
 
@@ -120,7 +120,7 @@ func (s *sleeper) shut(ctx context.Context) error {
 			return err
 		} // a late wake, which finds no sleep, has hit this statement
 	}
-	found, _, err := s.b.request(ctx, s.b.news.mailbox, "letters", false, true, func(p *packet) { p.ask("shut", s.b.shut, s.door) })
+	found, _, err := s.b.request(ctx, s.b.own.mailbox, "letters", false, true, func(p *packet) { p.ask("shut", s.b.shut, s.door) })
 	switch {
 	case err != nil:
 		return err

@@ -442,7 +442,7 @@ func (c *call) read(part []int, rows [][][]byte, now state) (failed []int, err e
 
 // Confirm implements [cas.Confirmer]. InnoDB shows a commit before the disk has it, so a crash may forget what was read.
 func (b *Server) Confirm(ctx context.Context) error {
-	_, _, err := b.request(ctx, b.pools.main, "confirm", true, true, func(p *packet) {
+	_, _, err := b.request(ctx, b.main, "confirm", true, true, func(p *packet) {
 		p.add("confirm")
 		p.add("confirmed")
 	})

@@ -118,7 +118,7 @@ func (b *Server) wakeOne(ctx context.Context, instance string) error {
 	p.add("end_other")
 	p.add("committed")
 	p.add("wake", b.bed(instance))
-	_, _, err := b.send(ctx, b.pools.main, "wake", p)
+	_, _, err := b.send(ctx, b.main, "wake", p)
 	return err
 }
 
