@@ -90,7 +90,8 @@ func nextEvent(events *bufio.Scanner, want string) (data map[string]any, err err
 			if name != want {
 				return nil, fmt.Errorf("the event %s, want %s: %s", name, want, value)
 			}
-			return data, json.Unmarshal([]byte(value), &data)
+			err = json.Unmarshal([]byte(value), &data)
+			return data, err
 		}
 	}
 	return nil, errors.Join(fmt.Errorf("no event %s", want), events.Err())

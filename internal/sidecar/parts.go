@@ -56,6 +56,7 @@ func NewSpace(cfg config.Config, o SpaceOptions) (store.Space, error) {
 		return onRedis(cfg, o)
 	case config.MySQL:
 		return onMySQL(cfg, o)
+	case config.Postgres:
 	}
 	return postgres.NewSpace(postgres.Config{
 		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, MaxConns: cfg.PoolMaxConns,

@@ -74,7 +74,7 @@ func (r *renewal) run(ctx context.Context) error {
 	}
 	// A server that was just promoted can miss the last renewal. No statement has compared its history yet,
 	// because no lease seemed alive. A new history extends all leases, and another session may have begun it since the renewal.
-	if _, err := r.beginHistory(ctx); err != nil {
+	if err := r.beginHistory(ctx); err != nil {
 		return err
 	}
 	return r.renew(ctx)

@@ -174,8 +174,8 @@ func (e *listener) part(a *ear) {
 	a.hearing.Store(false)
 	e.changed(was)
 	e.mu.Unlock()
-	e.telling.Lock()
-	defer e.telling.Unlock() // what it was being told is over
+	e.telling.Lock()   // until what it is being told is over
+	e.telling.Unlock() //nolint:staticcheck,gocritic // see above
 }
 
 func (e *listener) turn(a *ear, on bool) {

@@ -108,7 +108,7 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 			o.doubt()
 		}
 		if sqlState(err) == stateNewHistory && tried < tries {
-			if _, err := o.beginHistory(ctx); err != nil {
+			if err := o.beginHistory(ctx); err != nil {
 				return nil, err
 			}
 			continue
@@ -124,25 +124,24 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 	}
 }
 
-// beginHistory begins a new history on a server that was promoted or restored, and reports whether it did. In
-// any case it reads the server's history.
-func (o *operation) beginHistory(ctx context.Context) (bool, error) {
+// beginHistory begins a new history on a server that was promoted or restored, if nobody else has. In any case it reads the server's history.
+func (o *operation) beginHistory(ctx context.Context) error {
 	began, err := query(ctx, o, sqlNewHistory, nil, scanOne[bool])
 	if err != nil {
 		if isRowLocked(err) { // another session begins the history; the items of this operation are not locked
 			err = o.fail(errNewHistory, false)
 		}
-		return false, err
+		return err
 	}
 	if err := o.learn(ctx, o.pool); err != nil {
 		o.doubt()
-		return false, o.fail(err, false)
+		return o.fail(err, false)
 	}
 	if len(began) == 0 || !began[0] {
-		return false, nil
+		return nil
 	}
 	o.log.Warn("the database server was promoted or restored: tokens jump, and no lease ends before its TTL has passed once more")
-	return true, nil
+	return nil
 }
 
 // try runs a statement once. reached is false if there was no connection.

@@ -98,6 +98,7 @@ func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 		return nil
 	case phaseStopped:
 		return errStopped
+	case phaseFresh:
 	}
 	if news != nil {
 		s.news = news
@@ -140,6 +141,7 @@ func (p phase) problem() error {
 		return errNotStarted
 	case phaseStopped:
 		return errStopped
+	case phaseStarted:
 	}
 	return nil
 }

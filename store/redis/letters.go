@@ -114,7 +114,7 @@ func (b *Server) part(m *mailbox) {
 		cancel()
 	}
 	l.telling.Lock()   // for what it is being told
-	l.telling.Unlock() //nolint:staticcheck // see above
+	l.telling.Unlock() //nolint:staticcheck,gocritic // see above
 }
 
 // ready is nil if letters to an instance arrive, or have arrived.

@@ -70,7 +70,7 @@ func (l *Lane[T, R]) join(ctx context.Context, items []T) *round[T, R] {
 	defer l.mu.Unlock()
 	if l.next == nil {
 		l.next = &round[T, R]{done: make(chan struct{})}
-		l.next.ctx, l.next.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		l.next.ctx, l.next.cancel = context.WithCancel(context.WithoutCancel(ctx)) //nolint:gosec // leave and run cancel it
 	}
 	r := l.next
 	r.items = append(r.items, items...)

@@ -50,12 +50,12 @@ func TestJudged(t *testing.T) {
 	})
 	keeper := &Keeper{Recorder: rec, Sidecar: 0, Socket: sockets[0], Key: "judged:kept"}
 	other := &Keeper{Recorder: rec, Sidecar: 1, Socket: sockets[1], Key: keeper.Key}
-	wg.Go(func() { Recalls(ctx, keeper, other, 10*rules.Least.Recalled) })
+	wg.Go(func() { Recalls(ctx, keeper, other, rules.Least.Kept) })
 	traffic := func(least check.Counts) { // more only where the machine is slow
 		rules := rules
 		rules.Least = least
 		<-time.After(5 * time.Second)
-		for end := time.Now().Add(longest); time.Now().Before(end); <-time.After(time.Second) {
+		for end := time.Now().Add(2 * longest); time.Now().Before(end); <-time.After(time.Second) {
 			if ops, err := rec.Ops(); err != nil || check.Enough(ops, rules) {
 				break
 			}

@@ -210,8 +210,7 @@ func (h *hold) options() []locksidecar.Option {
 }
 
 func (h *hold) lost(err error) {
-	var e *locksidecar.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*locksidecar.Error](err); ok {
 		h.end(h.begin("lost", h.actor, op{Hold: h.op.ID, Keys: []string{e.Key}}), "done")
 	}
 }
@@ -233,7 +232,7 @@ func (h *hold) rest() {
 // pause is now and then longer than a lease.
 func (h *hold) pause() time.Duration {
 	if h.rng.Float64() < 0.98 {
-		return []time.Duration{0, 5, 20, 50}[h.rng.IntN(4)] * time.Millisecond
+		return time.Duration([]int{0, 5, 20, 50}[h.rng.IntN(4)]) * time.Millisecond
 	}
 	return time.Second + time.Duration(h.rng.Float64()*7*float64(time.Second))
 }
@@ -362,7 +361,7 @@ func (p *program) act(actor int, rng *rand.Rand) {
 	h := &hold{program: p, actor: actor, rng: rng, op: p.begin("acquire", actor, begun)}
 	h.under = h.op
 	if form != "locker" && rng.Float64() < 0.5 {
-		delay := []time.Duration{0, 100, 300, 600, 1000, 5000, 50_000, 500_000, 2_000_000}[rng.IntN(9)] * time.Microsecond
+		delay := time.Duration([]int{0, 100, 300, 600, 1000, 5000, 50_000, 500_000, 2_000_000}[rng.IntN(9)]) * time.Microsecond
 		timer := time.AfterFunc(delay, func() {
 			p.mu.Lock()
 			under := h.under
