@@ -28,7 +28,7 @@ REPLACEMENTS: list[tuple[str, str]] = [
     (r"Awaitable\[T\]|Coroutine\[Any, Any, T\]", "T"),
     (r"Awaitable, (.*), Coroutine", r"\1"),
     (r"for one in page:\n\s+yield one\n", "yield from page\n"),
-    # What only asyncio has.
+    # Only asyncio can cancel the task of a block, so on_loss has no other form.
     (r" \*, on_loss: OnLoss \| None = None,", ""),
     (r"        if on_loss is not None:\n.*\n", ""),
     (r"from \._sync_loss import .*\n", ""),

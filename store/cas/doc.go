@@ -67,7 +67,7 @@
 // The first try may use a record that this instance remembers, or believe that a key without one is free. The swap
 // tells whether that was right. An answer that changes nothing is never given from memory: it needs a read.
 //
-// # Who gives way
+// # How an instance that always loses gets its turn
 //
 // The server decides which of two swaps comes first, and the other one is refused. An instance that is far from the server would always
 // be refused while a near one changes the key all the time. So an instance whose swaps lose twice in a row asks those that the record

@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 import pytest
 
 from conftest import LONG, Sidecar
 from locksidecar import AsyncClient, InvalidRequest, LockHeld, LockLost, NotHolder, Skipped, Unavailable, WaitTimeout
+from locksidecar._async_loss import LossCancels
 from locksidecar._async_transport import Connection, Stream
 
 P = ParamSpec("P")
@@ -398,3 +399,35 @@ async def test_a_block_that_others_cancel_at_its_loss_is_cancelled() -> None:
                 await asyncio.ensure_future(work())
             with pytest.raises(InvalidRequest, match=r'on_loss=.*must be "cancel"'):
                 client.lock("k", on_loss="tell")  # type: ignore[arg-type]
+
+
+class Losable:
+    """Stands for a lock that a test loses when it wants."""
+
+    key = "k"
+    reason = "forced"
+
+    def __init__(self) -> None:
+        self.lost = self
+
+    def on(self, tell: Callable[[], None]) -> None:
+        self.lose = tell
+
+
+@in_loop
+async def test_a_loss_between_the_body_and_the_end_of_its_block() -> None:
+    """The cancellation comes only when the task waits. It is the block's, and hits nothing after it."""
+    lock = Losable()
+    cancels = LossCancels(cast(Any, [lock]))
+    lock.lose()
+    assert isinstance(await cancels.end(None), LockLost)
+    await asyncio.sleep(0)
+
+
+@in_loop
+async def test_a_loss_after_the_block_cancels_nothing() -> None:
+    lock = Losable()
+    cancels = LossCancels(cast(Any, [lock]))
+    assert await cancels.end(None) is None
+    lock.lose()
+    await asyncio.sleep(0)

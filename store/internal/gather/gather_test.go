@@ -65,7 +65,7 @@ func (r *rig) want(t *testing.T, asked ...[]int) {
 	}
 }
 
-// What is asked for during a request goes with the next one. An error is that of all who share the request, and of nobody else.
+// Calls that come while a request is under way share the next one. If a request fails, all who share it get its error, and nobody else does.
 func TestGathersDuringARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(0)
