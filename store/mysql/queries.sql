@@ -148,7 +148,8 @@ SELECT id FROM locksidecar_leases FORCE INDEX (PRIMARY) WHERE id IN (?)
 DELETE l FROM locksidecar_leases l FORCE INDEX (PRIMARY) WHERE l.id IN (?)
 
 -- name: opened
-SELECT id FROM locksidecar_leases WHERE instance = ? AND expires_at > {now}
+-- Nobody has opened those of single locks, also if the asked name is empty.
+SELECT id FROM locksidecar_leases WHERE instance = ? AND instance <> '' AND expires_at > {now}
 
 -- name: read_letters
 SELECT id, name, base, body, {now} - sent_at FROM locksidecar_letters FORCE INDEX (mailbox) WHERE mailbox = ? ORDER BY id LIMIT ?

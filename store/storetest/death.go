@@ -82,10 +82,11 @@ func deathCases() []testCase {
 		}},
 		{"a reap of an unknown instance, or a repeated one, changes nothing", func(f *fixture) {
 			a, b := f.pair()
-			kept := a.granted(a.ask("k"))
+			kept, bindTTL := a.granted(a.ask("k")), a.granted(a.askTTL("t", longTTL))
 			b.reapInstance("unknown-" + uuid.NewString())
-			b.reapInstance("")
+			b.reapInstance("") // the lease of a bind:ttl lock has no instance
 			a.holds("k", kept.Token, 0)
+			a.holds("t", bindTTL.Token, 0)
 			b.reapInstance(a.id.Instance)
 			b.reapInstance(a.id.Instance)
 			a.want(a.acquire(a.ask("k")), store.LeaseLost)
