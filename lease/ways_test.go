@@ -48,15 +48,21 @@ func TestWays(t *testing.T) {
 // wordsOfFlows stand behind the name of a file in the flows of store/cas, and are no functions.
 var wordsOfFlows = map[string]bool{"help": true, "shows": true, "and": true, "are": true, "is": true, "tells": true}
 
-// wantFunction checks that a file has a function: of Go, a statement of SQL by its name, or a function of the database.
+// wantFunction checks that a file has one such function: of Go (with its type, as Type.Name, where the file has several of the name), a statement of SQL
+// by its name, or a function of the database.
 func wantFunction(t *testing.T, file, name string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	form := `(?m)^func (\([^)]*\) )?` + name + `[\[(]`
+	receiver := `(?:\([^)]*\) )?`
+	typ, method, qualified := strings.Cut(name, ".")
+	if qualified {
+		receiver, name = `\(\w+ \*?`+typ+`\) `, method
+	}
+	form := `(?m)^func ` + receiver + name + `[\[(]`
 	if filepath.Ext(file) == ".sql" {
 		form = `(?m)^(-- name: ` + name + `$|CREATE OR REPLACE FUNCTION locksidecar\.` + name + `\()`
 	}
-	if err != nil || !regexp.MustCompile(form).Match(text) {
-		t.Errorf("%s has no function %q (%v)", strings.TrimPrefix(file, "../"), name, err)
+	if n := len(regexp.MustCompile(form).FindAll(text, -1)); err != nil || n != 1 {
+		t.Errorf("%s has %d functions %q, want 1 (%v)", strings.TrimPrefix(file, "../"), n, name, err)
 	}
 }
