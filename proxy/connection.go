@@ -54,6 +54,9 @@ func (s *Server) serve(nc net.Conn) {
 // Disconnected ends the connection's session. The guard of a call, or a stream's goroutine, and the serving goroutine may both see the close and come here.
 func (c *connection) Disconnected() { c.end(c.session) }
 
+// holds reports whether the connection's own session holds locks.
+func (c *connection) holds() bool { return c.session != nil && c.session.Held() > 0 }
+
 // end ends a session, which releases all its locks. Only the first call ends it: see [lease.Session.End].
 func (c *connection) end(s *lease.Session) {
 	if s == nil {

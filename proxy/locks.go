@@ -238,6 +238,9 @@ func (k *call) get(key string) *wire.Problem {
 func (k *call) list() *wire.Problem {
 	k.startSpan(spanList, routeLocks, "")
 	r, none, p := wire.ParseList(k.Query, k.ctx.Request.Body(), k.srv.cfg.Namespace)
+	if p == nil {
+		p = k.mayShow(r.Namespace)
+	}
 	if p != nil {
 		return p
 	}
@@ -256,6 +259,14 @@ func (k *call) list() *wire.Problem {
 		return k.failed(err)
 	}
 	return k.answerLong(wire.AppendPage(k.buffer(), &page))
+}
+
+// mayShow refuses another namespace, which is not empty, where clients see only their own.
+func (k *call) mayShow(namespace string) *wire.Problem {
+	if namespace != "" && k.srv.cfg.OneNamespace {
+		return wire.Refusef(wire.CodeForbidden, "this socket shows its own namespace only: %s", k.srv.cfg.Namespace)
+	}
+	return nil
 }
 
 func (k *call) answerLong(b []byte) *wire.Problem {
@@ -300,6 +311,9 @@ func (k *call) allWaiters() *wire.Problem {
 
 func (k *call) waitersOf(key string) *wire.Problem {
 	r, p := wire.ParseWaiters(k.Query, k.ctx.Request.Body(), key, k.srv.cfg.Namespace)
+	if p == nil {
+		p = k.mayShow(r.Namespace)
+	}
 	if p != nil {
 		return p
 	}

@@ -55,10 +55,14 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		return
 	}
 
-	// A request whose end is uncertain, or that a web page sent, does nothing. Any other finds the method for its path.
+	// A request whose end is uncertain, or that a web page sent, does nothing. Any other finds the method for its path, here or, while
+	// a server is replaced, in the one that has its session.
 	p := k.admit()
 	if p == nil {
-		p = k.route()
+		var passed bool
+		if passed, p = k.passedOn(); !passed && p == nil {
+			p = k.route()
+		}
 	}
 	if p != nil {
 		k.problem(p)
@@ -74,7 +78,7 @@ func (k *call) finish() {
 		k.problem(wire.Internal())
 		k.ctx.SetConnectionClose()
 	}
-	if k.srv.conns.Stopping() || k.c.CallerLeft() || k.closes || k.c.Kind == conn.Admin {
+	if k.srv.conns.Stopping() || k.c.CallerLeft() || k.closes || k.c.Kind == conn.Admin || k.srv.leaving.Load() && !k.c.holds() {
 		k.ctx.SetConnectionClose()
 	}
 	k.span.end(k.ctx.Response.StatusCode())
@@ -230,7 +234,11 @@ func (k *call) ready() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
-	err := k.srv.locks.Ready()
+	ready := k.srv.cfg.Ready
+	if ready == nil {
+		ready = k.srv.locks.Ready
+	}
+	err := ready()
 	if err == nil {
 		return k.fixed(wire.AppendReady(nil, k.details()))
 	}
@@ -238,15 +246,20 @@ func (k *call) ready() *wire.Problem {
 	if p == nil {
 		p = wire.Problemf(wire.CodeStoreUnavailable, "%v", err)
 	}
-	if k.c.Kind == conn.Admin && p.Code == wire.CodeStoreUnavailable {
-		p.Detail = "the store cannot be used now; GET /readyz on the socket says why"
+	if p.Code == wire.CodeStoreUnavailable {
+		switch {
+		case k.srv.cfg.OneNamespace:
+			p.Detail = "no locks can be granted now; the log of the lock server says why"
+		case k.c.Kind == conn.Admin:
+			p.Detail = "the store cannot be used now; GET /readyz on the socket says why"
+		}
 	}
 	return p
 }
 
 // details are facts about the store's server. The admin address omits them, as it omits errors.
 func (k *call) details() map[string]string {
-	if k.c.Kind == conn.Admin || k.srv.cfg.Details == nil {
+	if k.c.Kind == conn.Admin || k.srv.cfg.OneNamespace || k.srv.cfg.Details == nil {
 		return nil
 	}
 	return k.srv.cfg.Details()
@@ -333,6 +346,9 @@ func (k *call) failed(err error) *wire.Problem {
 // problemFor translates an error of package lease to an answer, and logs an unknown one.
 func (s *Server) problemFor(err error, call, on, traceparent string) *wire.Problem {
 	if p := wire.ProblemOf(err); p != nil {
+		if s.cfg.OneNamespace && p.Code == wire.CodeStoreUnavailable { // the error names hosts, users and databases; package lease logs it
+			p.Detail = "the lock store cannot be used now; the log of the lock server says why"
+		}
 		return p
 	}
 	tracing.Logger(s.log, traceparent).Error("call failed", "call", call, "on", on, "error", err)

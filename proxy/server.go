@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -23,8 +24,10 @@ import (
 
 // Config configures a [Server].
 type Config struct {
-	// Locks decides all calls about locks; required.
+	// Locks decides all calls about locks; required if there is a Socket.
 	Locks *lease.Manager
+	// Ready says what GET /readyz answers; nil: what Locks says.
+	Ready func() error
 	// Logger is required.
 	Logger *slog.Logger
 	// Version is what GET /v1 shows.
@@ -34,8 +37,15 @@ type Config struct {
 	// Details, if not nil, returns what GET /readyz shows about the store's server. It may return nil.
 	Details func() map[string]string
 
-	// Socket is the path of the Unix socket, at most 107 bytes; required.
+	// Socket is the path of the Unix socket, at most 107 bytes. Without one, there is only the AdminAddr.
 	Socket string
+	// TakeOver, if not nil, lets several servers serve the path one after the other, with this one's connections left to it when another
+	// takes the path over. It calls its argument, which takes the path, if this server may do so, and no other one meanwhile.
+	TakeOver func(take func() error) error
+	// Beside is a socket at which other servers of this user pass calls on; empty: none. Its folder is closed to others.
+	Beside string
+	// Others, if not nil, lists the Beside of other servers of Socket. A call that names a session which this server does not know is passed on to them.
+	Others func() []string
 	// Claimed, if not nil, is called when this process has locked the path, before it serves clients.
 	Claimed func()
 	// SocketMode is the socket's file mode.
@@ -57,9 +67,12 @@ type Config struct {
 	Namespace string
 	// AllowForce lets clients break locks of any holder.
 	AllowForce bool
+	// OneNamespace: clients see nothing of other namespaces, nor of the store's server. For clients that must not trust each other.
+	OneNamespace bool
 
-	// MaxConns limits open connections.
+	// MaxConns limits open connections. Room, if not nil, limits those of several servers together.
 	MaxConns int
+	Room     *Room
 	// MaxBody limits the bytes of a request's body, MaxBodies those of all long bodies that are not complete.
 	MaxBody, MaxBodies int
 	// MemoryLow, if not nil, reports that memory is nearly used up: then nothing is granted, and no session or event stream
@@ -75,6 +88,12 @@ type Config struct {
 	// Timeouts are for tests; zero means the defaults.
 	Timeouts Timeouts
 }
+
+// Room limits the connections of several servers together.
+type Room = conn.Room
+
+// NewRoom makes room for a number of connections. Its owner counts them for the metrics.
+func NewRoom(limit int) *Room { return conn.NewRoom(limit) }
 
 // OtherConns is how many connections are served at most besides those of apps: to the admin address, and refused ones.
 const OtherConns = conn.MaxServedOthers
@@ -140,9 +159,13 @@ type Server struct {
 	statsCache   *statsCache
 	countProblem func(code string) // counts each problem
 
-	conns      *conn.Set
-	socket     *conn.Socket
+	conns  *conn.Set
+	socket *conn.Socket
+	// beside accepts calls that other servers pass on.
+	beside     net.Listener
 	tcp, admin net.Listener
+	// leaving: another server has the path, so connections without locks end after their calls.
+	leaving atomic.Bool
 
 	mu      sync.Mutex
 	started bool
@@ -153,11 +176,13 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg.Timeouts = cmp.Or(cfg.Timeouts, defaultTimeouts)
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger}
-	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, TLS: cfg.TLS, NeedsToken: cfg.Authorized != nil, Silence: conn.SilenceFor(cfg.TTL), MaxConns: cfg.MaxConns, MaxBody: cfg.MaxBody, MaxBodies: cfg.MaxBodies, Timeouts: cfg.Timeouts.Timeouts}
+	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, TLS: cfg.TLS, NeedsToken: cfg.Authorized != nil, Silence: conn.SilenceFor(cfg.TTL), MaxConns: cfg.MaxConns, Room: cfg.Room, MaxBody: cfg.MaxBody, MaxBodies: cfg.MaxBodies, Timeouts: cfg.Timeouts.Timeouts}
 	s.conns = conn.NewSet(conns, s.own, s.serve)
 	s.statsCache = newStatsCache(cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder does not count
-	cfg.Metrics.Observe(s.conns.Apps)
+	if cfg.Room == nil {
+		cfg.Metrics.Observe(s.conns.Apps)
+	}
 	s.http, s.overTCP = s.newHTTP(noteHeadRead, conns), s.newHTTP(s.noteHeadReadOverTCP, conns)
 	return s
 }
@@ -202,7 +227,12 @@ func (s *Server) Start(ctx context.Context) error {
 		s.cfg.Claimed()
 	}
 	s.started = true
-	s.conns.Accept(s.socket.Listener, conn.Unix)
+	if s.socket != nil {
+		s.conns.Accept(s.socket.Listener, conn.Unix)
+	}
+	if s.beside != nil {
+		s.conns.Accept(s.beside, conn.Passed)
+	}
 	if s.tcp != nil {
 		s.conns.Accept(s.tcp, conn.TCP)
 	}
@@ -214,10 +244,15 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 func (s *Server) listen(ctx context.Context) (err error) {
-	if s.socket, err = conn.Listen(ctx, s.cfg.Socket, s.cfg.SocketMode); err != nil {
+	var lc net.ListenConfig
+	if s.cfg.Beside != "" {
+		if s.beside, err = lc.Listen(ctx, "unix", s.cfg.Beside); err != nil {
+			return err
+		}
+	}
+	if err = s.listenOnSocket(ctx); err != nil { // last: it may take the path from another server
 		return err
 	}
-	var lc net.ListenConfig
 	if s.cfg.TCPAddr != "" {
 		if s.tcp, err = lc.Listen(ctx, "tcp", s.cfg.TCPAddr); err != nil {
 			return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %w", err)
@@ -231,11 +266,56 @@ func (s *Server) listen(ctx context.Context) (err error) {
 	return nil
 }
 
+func (s *Server) listenOnSocket(ctx context.Context) (err error) {
+	switch {
+	case s.cfg.Socket == "":
+	case s.cfg.TakeOver != nil:
+		s.socket, err = conn.TakeOver(ctx, s.cfg.Socket, s.cfg.SocketMode, s.cfg.TakeOver)
+	default:
+		s.socket, err = conn.Listen(ctx, s.cfg.Socket, s.cfg.SocketMode)
+	}
+	return err
+}
+
+// Serves reports whether the path has this server's socket: no other server has taken it over, and nobody has removed it.
+func (s *Server) Serves() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.socket != nil && s.socket.IsThere()
+}
+
+// TakeAgain takes the path again, because it does not have this server's socket.
+func (s *Server) TakeAgain(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started || s.stopped || s.leaving.Load() {
+		return errors.New("proxy: the server does not serve")
+	}
+	socket, err := conn.TakeOver(ctx, s.cfg.Socket, s.cfg.SocketMode, s.cfg.TakeOver)
+	if err != nil {
+		return err
+	}
+	s.socket.Close(s.log)
+	s.socket = socket
+	s.conns.Accept(socket.Listener, conn.Unix)
+	return nil
+}
+
+// Leave accepts no more connections of apps, because another server has taken the path over. Open connections are served. One that holds no
+// locks ends after its call, and its app connects to the other server.
+func (s *Server) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started && !s.stopped && !s.leaving.Swap(true) {
+		s.socket.Close(s.log)
+	}
+}
+
 func (s *Server) closeListeners() {
 	if s.socket != nil {
 		s.socket.Close(s.log)
 	}
-	for _, ln := range []net.Listener{s.tcp, s.admin} {
+	for _, ln := range []net.Listener{s.tcp, s.admin, s.beside} {
 		if ln != nil {
 			_ = ln.Close()
 		}

@@ -55,6 +55,9 @@ func (k *call) stats() *wire.Problem {
 	if p != nil {
 		return p
 	}
+	if k.srv.cfg.OneNamespace {
+		return wire.Refusef(wire.CodeForbidden, "this socket shows its own namespace only, and GET /v1/stats counts all of them")
+	}
 	counted, err := k.srv.statsCache.count(k.beginCancelable(), k.srv.locks.Stats)
 	k.c.EndCall()
 	if err != nil {

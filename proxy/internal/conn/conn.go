@@ -24,6 +24,8 @@ const (
 	Unix Kind = iota
 	TCP
 	Admin
+	// Passed: another server of this user passes calls on.
+	Passed
 	kinds
 )
 

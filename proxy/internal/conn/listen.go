@@ -26,7 +26,9 @@ type Socket struct {
 	path string
 	lock *os.File
 	made fs.FileInfo // the file that was made; a later file at the path belongs to another process
-	once sync.Once
+	// stays: Close leaves the file, because another process may just be taking the path over.
+	stays bool
+	once  sync.Once
 }
 
 // Listen locks the path, removes a stale socket, and listens. The socket's mode never allows more than mode.
@@ -39,6 +41,43 @@ func Listen(ctx context.Context, path string, mode fs.FileMode) (*Socket, error)
 	return f, nil
 }
 
+// TakeOver listens, and takes the path over from another server, which keeps its connections. claim calls its argument if this server may do
+// that now, and lets no other one do it meanwhile. The folder of the path must exist.
+func TakeOver(ctx context.Context, path string, mode fs.FileMode, claim func(take func() error) error) (*Socket, error) {
+	f := &Socket{path: path + ".new", stays: true}
+	err := claim(func() error {
+		if err := removeIfThere(f.path); err != nil {
+			return err
+		}
+		if err := f.make(ctx, mode); err != nil {
+			return err
+		}
+		if err := os.Rename(f.path, path); err != nil {
+			return err
+		}
+		f.path = path
+		return nil
+	})
+	if err != nil {
+		f.Close(slog.New(slog.DiscardHandler))
+		return nil, err
+	}
+	return f, nil
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// IsThere reports whether the path has the file that was made.
+func (f *Socket) IsThere() bool {
+	now, err := os.Lstat(f.path)
+	return err == nil && os.SameFile(now, f.made)
+}
+
 func (f *Socket) claim(ctx context.Context, mode fs.FileMode) error {
 	if err := ensureFolder(filepath.Dir(f.path)); err != nil {
 		return err
@@ -49,6 +88,11 @@ func (f *Socket) claim(ctx context.Context, mode fs.FileMode) error {
 	if err := clearPath(ctx, f.path); err != nil {
 		return err
 	}
+	return f.make(ctx, mode)
+}
+
+// make makes the socket's file.
+func (f *Socket) make(ctx context.Context, mode fs.FileMode) error {
 	if err := f.bind(ctx, mode); err != nil {
 		return err
 	}
@@ -167,7 +211,7 @@ var errNotTheSocket = errors.New("the socket's path now has another file")
 // Close removes the socket's file if it is still the same, and unlocks the path.
 func (f *Socket) Close(log *slog.Logger) {
 	f.once.Do(func() {
-		if f.made != nil {
+		if f.made != nil && !f.stays {
 			now, err := os.Lstat(f.path)
 			if err == nil && os.SameFile(now, f.made) {
 				err = os.Remove(f.path)

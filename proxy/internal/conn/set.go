@@ -42,11 +42,42 @@ type Config struct {
 	NeedsToken bool
 	// Silence is for connections over TCP.
 	Silence Silence
-	// MaxConns limits the connections of apps.
+	// MaxConns limits the connections of apps. Room, if not nil, limits them in several sets together.
 	MaxConns int
+	Room     *Room
 	// MaxBody limits the bytes of a body, MaxBodies those of all long bodies that are being read.
 	MaxBody, MaxBodies int
 	Timeouts           Timeouts
+}
+
+// Room is a limit that several sets share.
+type Room struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// NewRoom makes room for a number of connections.
+func NewRoom(limit int) *Room { return &Room{limit: int64(limit)} }
+
+// enter takes a place. A nil room has no limit.
+func (r *Room) enter() bool {
+	if r == nil {
+		return true
+	}
+	if r.used.Add(1) <= r.limit {
+		return true
+	}
+	r.used.Add(-1)
+	return false
+}
+
+// Used is the number of places that are taken.
+func (r *Room) Used() int { return int(r.used.Load()) }
+
+func (r *Room) leave() {
+	if r != nil {
+		r.used.Add(-1)
+	}
 }
 
 // MaxServed is the greatest number of connections that are served at a time.
@@ -171,7 +202,7 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 		return true, nil
 	case c.Kind == Unix && !s.allowed(c.Peer):
 		c.Refusal = wire.Problemf(wire.CodeForbidden, "this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.Peer.UID)
-	case s.apps() >= s.cfg.MaxConns:
+	case s.apps() >= s.cfg.MaxConns || !s.cfg.Room.enter():
 		c.Refusal = s.tooMany()
 	}
 	if c.Refusal != nil {
@@ -215,7 +246,7 @@ func (c *Conn) Prove() *wire.Problem {
 	s := c.set
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.apps() >= s.cfg.MaxConns {
+	if s.apps() >= s.cfg.MaxConns || !s.cfg.Room.enter() {
 		return s.tooMany()
 	}
 	c.unproven = false
@@ -225,7 +256,7 @@ func (c *Conn) Prove() *wire.Problem {
 }
 
 // apps is the number of connections of apps. The caller holds s.mu.
-func (s *Set) apps() int { return s.counts[Unix] + s.counts[TCP] }
+func (s *Set) apps() int { return s.counts[Unix] + s.counts[TCP] + s.counts[Passed] }
 
 func (s *Set) tooMany() *wire.Problem {
 	return wire.Problemf(wire.CodeLimit, "too many connections: %d are open", s.cfg.MaxConns)
@@ -247,6 +278,9 @@ func (s *Set) forget(c *Conn) {
 		s.unproven--
 	default:
 		s.counts[c.Kind]--
+		if c.Kind != Admin {
+			s.cfg.Room.leave()
+		}
 	}
 }
 
