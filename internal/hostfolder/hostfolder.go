@@ -1,0 +1,221 @@
+// Package hostfolder is the folder of a node that `locksidecar csi` and `locksidecar node` share.
+//
+//	FOLDER/            root, and the group of the server may enter
+//	  volumes/KEY.json   who a published volume belongs to: written by csi, read by the servers
+//	  pods/KEY/          the folder that is mounted into the pod; the servers make its socket
+//	  server/            the servers' own: see package instance
+//
+// # Who trusts what
+//
+// The names in a description come from the kubelet, so a socket says who calls. Only root can write descriptions, and replace the folders
+// of pods. A server can write in a pod's folder, and an app only reads there. So csi, which is root, never follows a link that it finds in a pod's folder.
+//
+// # What is published
+//
+// A description is written before the mount, and removed after the unmount. So each mount has a description, also after a crash. A
+// description without a mount is a publish that is half done: the kubelet asks again, or the pod's folder goes and csi removes it.
+package hostfolder
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+const (
+	// Default is where the folder is. It is in memory: after a reboot no volume is published.
+	Default = "/run/locksidecar-node"
+	// User is the user and group of the server.
+	User = 65532
+	// Socket is the name of the socket in a pod's folder.
+	Socket = "locksidecar.sock"
+
+	descriptionEnd = ".json"
+	// maxDescription limits the bytes of a description that are read.
+	maxDescription = 16 << 10
+	// keyBytes is half of a hash. Paths of sockets must be short.
+	keyBytes = 16
+)
+
+// Folder is the path of the folder.
+type Folder string
+
+// Key names a published volume in the folder.
+type Key string
+
+// KeyOf returns the key of a volume at a path. Static pods use their uids again, and with them the volumes' ids, so both count.
+func KeyOf(id, target string) Key {
+	sum := sha256.Sum256([]byte(id + "\x00" + target))
+	return Key(hex.EncodeToString(sum[:keyBytes]))
+}
+
+// Volume describes a published volume.
+type Volume struct {
+	// ID and Target are the kubelet's: the volume's id, and the path where it is mounted.
+	ID     string `json:"id"`
+	Target string `json:"target"`
+	Pod    Pod    `json:"pod"`
+	// Publication is random. A volume that was unpublished and published again has another one.
+	Publication string `json:"publication"`
+}
+
+// Pod is whom a volume belongs to, as the kubelet says.
+type Pod struct {
+	Namespace      string `json:"namespace"`
+	Name           string `json:"name"`
+	UID            string `json:"uid"`
+	ServiceAccount string `json:"serviceAccount"`
+}
+
+// maxObjectName is Kubernetes' limit.
+const maxObjectName = 253
+
+var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+
+// IsObjectName reports a name of a pod, namespace or service account.
+func IsObjectName(s string) bool { return len(s) <= maxObjectName && objectName.MatchString(s) }
+
+// Key is the volume's key.
+func (v Volume) Key() Key { return KeyOf(v.ID, v.Target) }
+
+// Pod is the folder of a pod.
+func (f Folder) Pod(k Key) string { return filepath.Join(string(f), "pods", string(k)) }
+
+// Socket is the socket of a pod.
+func (f Folder) Socket(k Key) string { return filepath.Join(f.Pod(k), Socket) }
+
+// Volumes is the folder of the descriptions.
+func (f Folder) Volumes() string { return filepath.Join(string(f), "volumes") }
+
+// Server is the folder of the servers.
+func (f Folder) Server() string { return filepath.Join(string(f), "server") }
+
+func (f Folder) description(k Key) string {
+	return filepath.Join(f.Volumes(), string(k)+descriptionEnd)
+}
+
+// Make makes the folders for a server of this user and group.
+func (f Folder) Make(user int) error {
+	for _, one := range []struct {
+		path  string
+		mode  fs.FileMode
+		owner int
+	}{
+		{string(f), 0o710, 0},
+		{f.Volumes(), 0o750, 0},
+		{filepath.Join(string(f), "pods"), 0o710, 0},
+		{f.Server(), 0o700, user},
+	} {
+		if err := makeFolder(one.path, one.mode, one.owner, user); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MakePod makes the folder of a pod. Every user may enter it: the mount is the boundary, and the pod's users may be mapped.
+func (f Folder) MakePod(k Key, user int) error { return makeFolder(f.Pod(k), 0o755, user, user) }
+
+func makeFolder(path string, mode fs.FileMode, owner, group int) error {
+	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is not a folder", path)
+	}
+	return errors.Join(os.Lchown(path, owner, group), os.Chmod(path, mode))
+}
+
+// Describe writes the description of a volume, unless it is there. It fails if another one is there.
+func (f Folder) Describe(v Volume, group int) error {
+	before, err := f.Read(v.Key())
+	if err == nil {
+		v.Publication = before.Publication
+		if before != v {
+			return fmt.Errorf("the volume %s is published at %s for another pod: %s/%s", v.ID, v.Target, before.Pod.Namespace, before.Pod.Name)
+		}
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	v.Publication = rand.Text()
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	path := f.description(v.Key())
+	fresh := path + ".new"
+	if err := errors.Join(os.WriteFile(fresh, text, 0o640), os.Lchown(fresh, 0, group)); err != nil { //nolint:gosec // the server's group reads it
+		return err
+	}
+	return os.Rename(fresh, path)
+}
+
+// Forget removes the description of a volume.
+func (f Folder) Forget(k Key) error {
+	if err := os.Remove(f.description(k)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// IsPublished reports whether there is a description, even if it cannot be read.
+func (f Folder) IsPublished(k Key) bool {
+	_, err := os.Lstat(f.description(k))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// Read reads the description of a volume. Error: [fs.ErrNotExist].
+func (f Folder) Read(k Key) (v Volume, err error) {
+	file, err := os.Open(f.description(k))
+	if err != nil {
+		return v, err
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || info.Size() > maxDescription {
+		return v, errors.Join(err, fmt.Errorf("%s has more than %d bytes", file.Name(), maxDescription))
+	}
+	if err := json.NewDecoder(file).Decode(&v); err != nil {
+		return v, fmt.Errorf("%s: %w", file.Name(), err)
+	}
+	if v.Key() != k {
+		return v, fmt.Errorf("%s describes another volume: %s at %s", file.Name(), v.ID, v.Target)
+	}
+	return v, nil
+}
+
+// Published lists the published volumes. The error joins those of descriptions that cannot be read.
+func (f Folder) Published() (map[Key]Volume, error) {
+	entries, err := os.ReadDir(f.Volumes())
+	if err != nil {
+		return nil, err
+	}
+	all, errs := map[Key]Volume{}, []error(nil)
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), descriptionEnd)
+		if !ok {
+			continue
+		}
+		v, err := f.Read(Key(name))
+		switch {
+		case err == nil:
+			all[Key(name)] = v
+		case !errors.Is(err, fs.ErrNotExist): // unpublished meanwhile
+			errs = append(errs, err)
+		}
+	}
+	return all, errors.Join(errs...)
+}
