@@ -107,7 +107,7 @@ func newRoot(a *app) *cobra.Command {
 		"path of the sidecar's socket (default $LOCKSIDECAR_URL, $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+" if this folder is there, else ~/"+config.HomeSocket+")")
 	// This is not cobra's own flag: for its template, the linker keeps 6 MB.
 	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
-	root.AddCommand(a.serveCommand(), a.migrateCommand(), a.versionCommand(),
+	root.AddCommand(a.serveCommand(), a.csiCommand(), a.nodeCommand(), a.migrateCommand(), a.versionCommand(),
 		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.eventsCommand(), a.waitersCommand(), a.deadlocksCommand(), a.statsCommand(), a.consoleCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
 	return root
 }

@@ -75,6 +75,9 @@ type Config struct {
 	AutoMigrate  bool
 	AllowForce   bool
 
+	// NodeFolder and NodePolicyFile are for `locksidecar node`.
+	NodeFolder, NodePolicyFile string
+
 	LogLevel  slog.Level
 	LogFormat LogFormat
 }
@@ -143,6 +146,28 @@ func Load(src Source) (Config, []string, error) {
 	l.read(Variables()...)
 	l.relate()
 	return l.cfg, append(l.byDefault(), unknown(src.Environ())...), errors.Join(l.errs...)
+}
+
+// nodeDrain is the drain timeout of a server of a node. While it is updated, its successor serves, so it can wait for long.
+const nodeDrain = "1h"
+
+// LoadNode is Load for `locksidecar node`, which serves each pod on a socket of its own, in a namespace of its own.
+func LoadNode(src Source) (Config, []string, error) {
+	if value, _ := src.Lookup(Prefix + "DRAIN_TIMEOUT"); value == "" {
+		src = src.With("DRAIN_TIMEOUT", nodeDrain)
+	}
+	var errs []error
+	for _, name := range []string{"SOCKET_MODE", "ALLOWED_UIDS", "TCP_ADDR", "NAMESPACE", "ALLOW_FORCE"} {
+		if value, _ := src.Lookup(Prefix + name); value != "" {
+			errs = append(errs, refused(Prefix+name, value, "nothing, for `locksidecar node`: each pod has a socket and a namespace of its own, and "+Prefix+"NODE_POLICY_FILE says what it may do"))
+		}
+	}
+	// Its sockets are in its folder.
+	cfg, warnings, err := Load(src.With("SOCKET", DefaultSocket))
+	if cfg.Store.Kind == Memory {
+		warnings = append(warnings, Prefix+"STORE_URL is memory://: while this lock server is updated, the old and the new one know nothing of each other's locks, so two apps may hold the same one")
+	}
+	return cfg, warnings, errors.Join(append(errs, err)...)
 }
 
 // Logging reads the level and format of the log, for a process other than a sidecar.

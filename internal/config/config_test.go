@@ -36,7 +36,7 @@ func TestDefaults(t *testing.T) {
 		Listen: postgres.ListenAuto, PollInterval: time.Second,
 		CacheSize: 10_000, CacheTTL: 100 * time.Millisecond, BatchMax: 1000,
 		MaxSessions: 1000, MaxLocksPerSession: 100_000, MaxWaiters: 10_000, MaxBody: 64 << 10,
-		DrainTimeout: 25 * time.Second, AutoMigrate: true,
+		DrainTimeout: 25 * time.Second, AutoMigrate: true, NodeFolder: "/run/locksidecar-node",
 		LogLevel: slog.LevelInfo, LogFormat: config.LogJSON,
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -196,6 +196,10 @@ func TestEachVariable(t *testing.T) {
 		"ALLOW_FORCE": {func(c config.Config) any { return c.AllowForce }, []value{
 			{"true", true}, {"false", false}, {"yes", nil},
 		}},
+		"NODE_FOLDER": {func(c config.Config) any { return c.NodeFolder }, []value{
+			{"/run/n", "/run/n"}, {"/" + strings.Repeat("n", 39), "/" + strings.Repeat("n", 39)}, {"/" + strings.Repeat("n", 40), nil}, {"relative", nil}, {"/run/../n", nil},
+		}},
+		"NODE_POLICY_FILE": {func(c config.Config) any { return c.NodePolicyFile }, []value{{"/etc/p", "/etc/p"}, {"relative", nil}}},
 		"LOG_LEVEL": {func(c config.Config) any { return c.LogLevel }, []value{
 			{"debug", slog.LevelDebug}, {"WARN", slog.LevelWarn}, {"error", slog.LevelError}, {"trace", nil}, {"info+1", nil},
 		}},
@@ -544,5 +548,26 @@ func TestTheSocketIsInTheHomeWhereNoPodIs(t *testing.T) {
 	src.Exists = func(string) bool { return false }
 	if _, _, err := config.Load(src); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_SOCKET is \"/hhh") || !strings.Contains(err.Error(), "in your home") {
 		t.Errorf("a home that is too long: %v", err)
+	}
+}
+
+// TestNode: a server of a node drains for an hour, and refuses what belongs to one socket.
+func TestNode(t *testing.T) {
+	t.Parallel()
+	cfg, warnings, err := config.LoadNode(config.FromMap(map[string]string{"LOCKSIDECAR_SOCKET": "/of/the/image.sock", "LOCKSIDECAR_STORE_URL": "postgres://u@h/d"}))
+	if err != nil || cfg.DrainTimeout != time.Hour || len(warnings) > 0 {
+		t.Errorf("drains for %s, warns %q: %v", cfg.DrainTimeout, warnings, err)
+	}
+	if _, warnings, err := config.LoadNode(config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": "memory://"})); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "memory://") {
+		t.Errorf("on memory:// it warns %q: %v", warnings, err)
+	}
+	if cfg, _, err := config.LoadNode(config.FromMap(map[string]string{"LOCKSIDECAR_DRAIN_TIMEOUT": "5s"})); err != nil || cfg.DrainTimeout != 5*time.Second {
+		t.Errorf("drains for %s: %v", cfg.DrainTimeout, err)
+	}
+	for name, value := range map[string]string{"SOCKET_MODE": "0600", "ALLOWED_UIDS": "1", "TCP_ADDR": "127.0.0.1:1", "NAMESPACE": "n", "ALLOW_FORCE": "true"} {
+		_, _, err := config.LoadNode(config.FromMap(map[string]string{"LOCKSIDECAR_" + name: value}))
+		if err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_"+name) || !strings.Contains(err.Error(), "NODE_POLICY_FILE") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

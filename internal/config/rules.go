@@ -181,6 +181,13 @@ var filePath = rule[string]{"the absolute path of a file", func(value string) (s
 	return value, filepath.IsAbs(value) && !strings.ContainsRune(value, 0)
 }}
 
+// maxFolderBytes leaves room for the names of sockets under the folder: MaxSocketBytes is their limit.
+const maxFolderBytes = 40
+
+var folderPath = rule[string]{fmt.Sprintf("the absolute path of a folder, at most %d bytes", maxFolderBytes), func(value string) (string, bool) {
+	return value, filepath.IsAbs(value) && filepath.Clean(value) == value && len(value) <= maxFolderBytes && !strings.ContainsRune(value, 0)
+}}
+
 func validPort(port string) bool {
 	_, err := strconv.ParseUint(port, 10, 16)
 	return err == nil

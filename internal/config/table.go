@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/hostfolder"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -68,6 +69,8 @@ func (l *loader) table() []variable {
 		{"DRAIN_TIMEOUT", "25s", into(&c.DrainTimeout, duration(0, 24*time.Hour)), "how long a stop waits for sessions that hold locks"},
 		{"AUTO_MIGRATE", "true", into(&c.AutoMigrate, boolean), "bring the database's schema up to date at the start"},
 		{"ALLOW_FORCE", "false", into(&c.AllowForce, boolean), "whether every user of the socket may break the locks of others (`DELETE …?force=true`, `release --force`)"},
+		{"NODE_FOLDER", hostfolder.Default, into(&c.NodeFolder, folderPath), "for `locksidecar node`: the folder that it shares with `locksidecar csi` (docs/kubernetes.md#node-mode)"},
+		{"NODE_POLICY_FILE", "", into(&c.NodePolicyFile, filePath), "for `locksidecar node`: the namespace of each Kubernetes namespace's locks, and what service accounts may do (docs/kubernetes.md#policy)"},
 		{"LOG_LEVEL", "info", into(&c.LogLevel, level), "the lowest level that is logged"},
 		{"LOG_FORMAT", "json", into(&c.LogFormat, oneOf(LogJSON, LogText)), "how log lines are written. On a terminal `serve` writes text unless this is set"},
 	}

@@ -1,4 +1,4 @@
-// Package sidecar implements the command `serve`: it builds the parts of a sidecar, and stops them.
+// Package sidecar implements the commands `serve` and `node`: it builds the parts of a sidecar, or of the lock server of a node, and stops them.
 package sidecar
 
 import (
@@ -201,11 +201,13 @@ func (s *sidecar) awaitIdle(hurry context.Context) {
 // flushLimit limits how long the end of the process waits for a collector.
 const flushLimit = 3 * time.Second
 
-func (s *sidecar) sendRest() {
+func (s *sidecar) sendRest() { sendRest(s.tel, s.log) }
+
+func sendRest(tel *telemetry.Telemetry, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushLimit)
 	defer cancel()
-	if err := s.tel.Stop(ctx); err != nil {
-		s.log.Warn("not all spans and metrics were delivered before the end", "error", err)
+	if err := tel.Stop(ctx); err != nil {
+		log.Warn("not all spans and metrics were delivered before the end", "error", err)
 	}
 }
 
