@@ -403,13 +403,18 @@ func TestKilledPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.kill()
+	stray := p.folder().Pod("0123456789abcdef0123456789abcdef") // killed between the folder and its description
+	if err := os.Mkdir(stray, 0o755); err != nil {
+		t.Fatal(err)
+	}
 
 	// The mounts of the killed process are gone with its namespace, as after a reboot.
 	p = startPlugin(t, dir, patience)
 	half.p, gone.p, whole.p = p, p, p
 	eventually(t, "what is left of the pod that is gone to be removed", func() bool {
 		_, err := p.folder().Read(gone.key())
-		return errors.Is(err, os.ErrNotExist)
+		_, folder := os.Lstat(stray)
+		return errors.Is(err, os.ErrNotExist) && errors.Is(folder, os.ErrNotExist)
 	})
 	gone.leavesNothing()
 	whole.publish()

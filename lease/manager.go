@@ -202,7 +202,7 @@ func (m *Manager) Idle() <-chan struct{} {
 }
 
 // Unused reports whether no session holds a lock, and no call waits for one. Both may change at once, unless Drain was called.
-func (m *Manager) Unused() bool { return m.holdings.Empty() && len(m.acquirer.Queue.Waiting()) == 0 }
+func (m *Manager) Unused() bool { return m.holdings.Empty() && m.acquirer.Queue.Empty() }
 
 // Stop ends all sessions, releases their locks, and revokes the leases. It takes at most a few times the
 // store's timeout. The store must be stopped after it.

@@ -163,6 +163,22 @@ func (s *service) sweepOnce() {
 		}
 		s.Log.Info("a pod is gone, and its volume is removed", attributes(v)...)
 	}
+	s.sweepFolders()
+}
+
+// sweepFolders removes folders of pods that no description is for: a crash came between the two.
+func (s *service) sweepFolders() {
+	s.mu.Lock() // no publish is between its folder and its description
+	defer s.mu.Unlock()
+	keys, err := s.Folder.Undescribed()
+	if err != nil {
+		s.Log.Warn("cannot see the folders of all pods", "error", err)
+	}
+	for _, k := range keys {
+		if err := removePatiently(s.Folder.Pod(k)); err != nil {
+			s.Log.Warn("cannot remove a folder that belongs to no pod", "folder", s.Folder.Pod(k), "error", err)
+		}
+	}
 }
 
 func hasEntries(folder string) bool {

@@ -9,8 +9,8 @@
 //
 //  1. The request is checked: a pod's volume in the kubelet's own form, with the pod's names.
 //  2. The description is written. A server sees it, and makes the socket. See package hostfolder.
-//  3. The plugin waits until the socket is there, so an app starts when it can have locks, as with a sidecar. If the server
-//     does not come in time, the call fails, the kubelet tries again, and the pod's events say why.
+//  3. The plugin waits until somebody listens at the socket, so an app starts when it can call, as with a sidecar. A server waits a while for its store
+//     before it listens. If it does not come in time, the call fails, the kubelet tries again, and the pod's events say why.
 //  4. The pod's folder is mounted at the target path.
 //
 // An unpublish takes the steps back: unmount, remove the description, remove the folder. Each step may find its work done, because

@@ -62,15 +62,20 @@ func (s *service) publishVolume(ctx context.Context, req *pb.Publish) (*pb.Nothi
 	if err := s.describe(v); err != nil {
 		return nil, err
 	}
-	// Unavailable makes the kubelet call NodeUnpublishVolume if the pod is deleted before it tries again.
 	if err := s.awaitSocket(ctx, v.Key()); err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, unfinished("%w", err)
 	}
 	if err := s.mount(v); err != nil {
 		return nil, err
 	}
 	s.Log.Info("volume published", attributes(v)...)
 	return &pb.Nothing{}, nil
+}
+
+// unfinished is an error after which something of the volume may be left. The code Unavailable makes the kubelet call NodeUnpublishVolume if the pod is
+// deleted before it tries again: after Internal, it would not.
+func unfinished(format string, args ...any) error {
+	return status.Error(codes.Unavailable, fmt.Errorf(format, args...).Error())
 }
 
 // describe makes the pod's folder, and its description.
@@ -80,7 +85,7 @@ func (s *service) describe(v hostfolder.Volume) error {
 	// Limits are those of a volume's socket, so a pod has one.
 	published, err := s.Folder.Published()
 	if err != nil {
-		return status.Errorf(codes.Internal, "cannot read the published volumes: %v", err)
+		return unfinished("cannot read the published volumes: %v", err)
 	}
 	for k, other := range published {
 		if other.Pod.UID == v.Pod.UID && k != v.Key() {
@@ -88,13 +93,13 @@ func (s *service) describe(v hostfolder.Volume) error {
 		}
 	}
 	if err := s.Folder.MakePod(v.Key(), s.User); err != nil {
-		return status.Errorf(codes.Internal, "cannot make the pod's folder: %v", err)
+		return unfinished("cannot make the pod's folder: %v", err)
 	}
 	if err := relabel(s.Folder.Pod(v.Key())); err != nil {
-		return status.Errorf(codes.Internal, "cannot label the pod's folder for SELinux: %v", err)
+		return unfinished("cannot label the pod's folder for SELinux: %v", err)
 	}
 	if err := s.Folder.Describe(v, s.User); err != nil {
-		return status.Errorf(codes.Internal, "cannot describe the volume: %v", err)
+		return unfinished("cannot describe the volume: %v", err)
 	}
 	return nil
 }
@@ -107,7 +112,7 @@ func (s *service) mount(v hostfolder.Volume) error {
 		return status.Errorf(codes.Aborted, "the volume was unpublished meanwhile: %v", err)
 	}
 	if err := bind(s.Folder.Pod(v.Key()), v.Target); err != nil {
-		return status.Errorf(codes.Internal, "cannot mount the pod's folder: %v", err)
+		return unfinished("cannot mount the pod's folder: %v", err)
 	}
 	return nil
 }

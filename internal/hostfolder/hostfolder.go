@@ -219,3 +219,14 @@ func (f Folder) Published() (map[Key]Volume, error) {
 	}
 	return all, errors.Join(errs...)
 }
+
+// Undescribed lists the folders of pods that have no description.
+func (f Folder) Undescribed() (keys []Key, err error) {
+	entries, err := os.ReadDir(filepath.Dir(f.Pod("x")))
+	for _, entry := range entries {
+		if k := Key(entry.Name()); !f.IsPublished(k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys, err
+}

@@ -15,7 +15,8 @@ import (
 
 // Runs is a folder in which several runs of a server note their leases, for node mode: while it is updated, two runs live. Each has a
 // lock file of its own, RUN.lock, which it holds for its life, and a folder RUN with a file for each pod that it serves. If another run can lock the
-// file, the run has ended, and what it has noted may be reaped. A living run is never reaped.
+// file, the run has ended, and what it has noted may be reaped. A living run is never reaped. A lock file is empty until a run has taken it
+// over from one that has ended: then it says so, because its lock is held again.
 //
 // One run is current: it alone makes sockets. It is the one that took over last, or if that one has ended or resigned, the first other one that wants to make one.
 type Runs struct{ path string }
@@ -30,10 +31,6 @@ type Run struct {
 	lock *os.File
 	// turn lets one goroutine at a time wait for the other runs, because each takes a thread.
 	turn sync.Mutex
-
-	mu sync.Mutex
-	// taken are the runs that this one has taken: they have ended, and this process has their locks.
-	taken map[string]bool
 }
 
 // Noted is what a run has noted for a pod: the instance that may have leases in a namespace.
@@ -64,7 +61,7 @@ func (rs Runs) Begin(name string) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{Runs: rs, name: name, lock: lock, taken: map[string]bool{}}
+	r := &Run{Runs: rs, name: name, lock: lock}
 	if err := errors.Join(unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB), os.Rename(fresh, rs.lockOf(name))); err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -114,7 +111,10 @@ func (r *Run) becomeCurrent() error {
 func (r *Run) Resign() error {
 	return r.exclusive(func() error {
 		if name, err := os.ReadFile(r.currentFile()); err != nil || string(name) != r.name {
-			return serious(err)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
 		}
 		return removeIfThere(r.currentFile())
 	})
@@ -122,30 +122,30 @@ func (r *Run) Resign() error {
 
 // hasEnded reports whether a run has ended.
 func (r *Run) hasEnded(run string) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.taken[run] {
-		return true, nil
-	}
 	lock, err := r.lockEnded(run)
 	if lock != nil {
 		_ = lock.Close()
 	}
-	return lock != nil || errors.Is(err, fs.ErrNotExist), serious(err)
-}
-
-// serious is err, unless it says that a file is missing, or a run lives.
-func serious(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errLives) {
-		return nil
+	switch {
+	case err == nil, errors.Is(err, errTaken), errors.Is(err, fs.ErrNotExist):
+		return true, nil
+	case errors.Is(err, errLives):
+		return false, nil
 	}
-	return err
+	return false, err
 }
 
-// errLives: a run lives, or another process has taken it.
-var errLives = errors.New("the run lives")
+// Why no lock of an ended run can be had.
+var (
+	errLives = errors.New("the run lives")
+	// errTaken: it has ended, and another process has taken it, or this one.
+	errTaken = errors.New("the run is taken")
+)
 
-// lockEnded locks the file of a run that has ended. Errors: errLives, [fs.ErrNotExist].
+// takenMark is the content of the lock file of a run that has ended, and was taken.
+const takenMark = "ended"
+
+// lockEnded locks the file of a run that has ended. Errors: errLives, errTaken, [fs.ErrNotExist].
 func (rs Runs) lockEnded(run string) (*os.File, error) {
 	lock, err := os.OpenFile(rs.lockOf(run), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -155,11 +155,17 @@ func (rs Runs) lockEnded(run string) (*os.File, error) {
 	if err == nil {
 		return lock, nil
 	}
-	_ = lock.Close()
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errLives
+	defer func() { _ = lock.Close() }()
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("cannot lock %s: %w", lock.Name(), err)
 	}
-	return nil, fmt.Errorf("cannot lock %s: %w", lock.Name(), err)
+	switch info, err := lock.Stat(); {
+	case err != nil:
+		return nil, err
+	case info.Size() > 0:
+		return nil, errTaken
+	}
+	return nil, errLives
 }
 
 // ErrNotCurrent: a later run is the current one.
@@ -177,8 +183,12 @@ func (r *Run) IfCurrent(f func() error) error {
 		case err != nil:
 			return err
 		case string(name) != r.name:
-			if ended, err := r.hasEnded(string(name)); err != nil || !ended {
-				return errors.Join(ErrNotCurrent, err)
+			ended, err := r.hasEnded(string(name))
+			if err != nil {
+				return fmt.Errorf("cannot see whether the current run %s has ended: %w", name, err)
+			}
+			if !ended {
+				return ErrNotCurrent
 			}
 			if err := r.becomeCurrent(); err != nil {
 				return err
@@ -253,18 +263,20 @@ type Ended struct {
 	Left map[string]Noted
 }
 
-// Take locks another run, and returns what it has left; nil if it lives, or is taken by another process.
-func (r *Run) Take(run string) (*Ended, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Take locks another run that has ended, and returns what it has left; nil if it lives, or was taken, or has ended and left nothing.
+func (r *Run) Take(run string) (left *Ended, lives bool, err error) {
 	lock, err := r.lockEnded(run)
-	if lock == nil {
-		return nil, serious(err)
+	switch {
+	case errors.Is(err, errLives):
+		return nil, true, nil
+	case errors.Is(err, errTaken), errors.Is(err, fs.ErrNotExist):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
 	}
-	r.taken[run] = true
+	_, err = lock.WriteAt([]byte(takenMark), 0)
 	e := &Ended{Name: run, runs: r.Runs, lock: lock, Left: map[string]Noted{}}
-	err = e.read()
-	return e, err
+	return e, false, errors.Join(err, e.read())
 }
 
 func (e *Ended) read() error {

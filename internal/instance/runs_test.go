@@ -25,9 +25,12 @@ func (r *Run) crash(t *testing.T) {
 
 func take(t *testing.T, r *Run, name string) *Ended {
 	t.Helper()
-	e, err := r.Take(name)
+	e, lives, err := r.Take(name)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if lives && e != nil {
+		t.Error("a living run is taken")
 	}
 	return e
 }
@@ -87,6 +90,32 @@ func TestOnlyEndedRunsAreTaken(t *testing.T) {
 	last := begin(t, in, "last")
 	if names, err := last.Others(); err != nil || len(names) != 1 || take(t, last, names[0]).Left["a"] != left {
 		t.Errorf("others: %q, %v", names, err)
+	}
+}
+
+// A run that has taken the current one, and waits for its store, holds up no other one, because the taken one has ended. What one run takes, no other one does.
+func TestTakenRunHasEnded(t *testing.T) {
+	t.Parallel()
+	in := RunsIn(t.TempDir())
+	one, two, again := begin(t, in, "one"), begin(t, in, "two"), begin(t, in, "again")
+	if err := errors.Join(two.Note("a", Noted{Namespace: "n", Instance: "i"}), two.TakeOver()); err != nil {
+		t.Fatal(err)
+	}
+	two.crash(t)
+	if take(t, again, "two") == nil {
+		t.Fatal("not taken")
+	}
+	if e, lives, err := one.Take("two"); e != nil || lives || err != nil {
+		t.Errorf("taken again: %v, lives: %t, %v", e, lives, err)
+	}
+	if err := one.IfCurrent(func() error { return nil }); err != nil {
+		t.Errorf("the run that is alive serves nobody: %v", err)
+	}
+	if _, lives, err := one.Take("again"); !lives || err != nil {
+		t.Errorf("a living run: lives %t, %v", lives, err)
+	}
+	if e, lives, err := one.Take("no such run"); e != nil || lives || err != nil {
+		t.Errorf("a run without files: %v, lives: %t, %v", e, lives, err)
 	}
 }
 

@@ -12,13 +12,21 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// inheritance is what earlier runs have left that did not stop cleanly: the names of instances whose leases may still hold locks. Their apps have lost their
+// inheritance is what other runs have left that did not stop cleanly: the names of instances whose leases may still hold locks. Their apps have lost their
 // connections, so these leases may be revoked at once. Runs that live, such as the one that is just replaced, are not in it.
 type inheritance struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
 	runs []*instance.Ended
+	// reaping are those that a pod's manager revokes, or reapRest.
+	reaping map[leftover]bool
+}
+
+// leftover is what a run has left for a pod.
+type leftover struct {
+	run *instance.Ended
+	pod string
 }
 
 // take takes what runs have left that have ended since, and reports whether others live.
@@ -27,84 +35,115 @@ func (in *inheritance) take(run *instance.Run) (rivals bool) {
 	defer in.mu.Unlock()
 	names, err := run.Others()
 	if err != nil {
-		in.log.Warn("cannot see what earlier runs have left: their leases end by themselves", "error", err)
+		in.log.Warn("cannot see what other runs have left: their leases end by themselves", "error", err)
 	}
 	for _, name := range names {
 		if slices.ContainsFunc(in.runs, func(e *instance.Ended) bool { return e.Name == name }) {
 			continue
 		}
-		ended, err := run.Take(name)
+		ended, lives, err := run.Take(name)
 		if err != nil {
-			in.log.Warn("cannot read all that an earlier run has left: those leases end by themselves", "run", name, "error", err)
+			in.log.Warn("cannot read all that another run has left: those leases end by themselves", "run", name, "error", err)
 		}
-		if ended == nil {
-			rivals = true
-			continue
+		rivals = rivals || lives
+		if ended != nil {
+			in.log.Info("another run did not stop cleanly; revoking its leases", "run", name, "pods", len(ended.Left))
+			in.runs = append(in.runs, ended)
 		}
-		in.log.Info("an earlier run did not stop cleanly; revoking its leases", "run", name, "pods", len(ended.Left))
-		in.runs = append(in.runs, ended)
 	}
+	in.closeEmpty()
 	return rivals
 }
 
-// of returns what served a pod before in the same namespace. done must be called when it has no leases any more.
-func (in *inheritance) of(k hostfolder.Key, namespace string) (instances []string, done func()) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	var from []*instance.Ended
-	for _, run := range in.runs {
-		if n, ok := run.Left[string(k)]; ok && n.Namespace == namespace {
-			instances, from = append(instances, n.Instance), append(from, run)
+// closeEmpty closes the runs that have left nothing more. The caller holds in.mu.
+func (in *inheritance) closeEmpty() {
+	in.runs = slices.DeleteFunc(in.runs, func(run *instance.Ended) bool {
+		if len(run.Left) > 0 {
+			return false
 		}
-	}
-	return instances, func() { in.reaped(string(k), from) }
+		in.closeRun(run)
+		return true
+	})
 }
 
-func (in *inheritance) reaped(pod string, from []*instance.Ended) {
+func (in *inheritance) closeRun(run *instance.Ended) {
+	if err := run.Close(); err != nil {
+		in.log.Warn("cannot remove the files of an earlier run", "run", run.Name, "error", err)
+	}
+}
+
+// of returns what served a pod before in the same namespace, for the caller to revoke. done must be called when it has no leases any more, and
+// giveUp when the caller ends.
+func (in *inheritance) of(k hostfolder.Key, namespace string) (instances []string, done, giveUp func()) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, run := range from {
-		if err := run.Reaped(pod); err != nil {
+	var mine []leftover
+	for _, run := range in.runs {
+		one := leftover{run, string(k)}
+		if n, ok := run.Left[string(k)]; ok && n.Namespace == namespace && !in.reaping[one] {
+			instances, mine = append(instances, n.Instance), append(mine, one)
+			in.begin(one)
+		}
+	}
+	return instances, func() { in.reaped(mine) }, func() { in.giveUp(mine) }
+}
+
+func (in *inheritance) begin(one leftover) {
+	if in.reaping == nil {
+		in.reaping = map[leftover]bool{}
+	}
+	in.reaping[one] = true
+}
+
+func (in *inheritance) giveUp(all []leftover) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, one := range all {
+		delete(in.reaping, one)
+	}
+}
+
+func (in *inheritance) reaped(all []leftover) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, one := range all {
+		if err := one.run.Reaped(one.pod); err != nil {
 			in.log.Warn("cannot record that the leases of an earlier run are reaped", "error", err)
 		}
+		delete(in.reaping, one)
 	}
 }
 
-// orphan is what served a pod that is not there any more, or has another namespace now.
-type orphan struct {
-	pod   string
-	noted instance.Noted
-	run   *instance.Ended
-}
-
-func (in *inheritance) orphans(n *node) (all []orphan) {
+// rest is what nobody revokes yet: the caller does. Of the pods that are just being opened, each takes its own.
+func (in *inheritance) rest() (all []leftover, noted []instance.Noted) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	served := n.served()
 	for _, run := range in.runs {
-		for pod, noted := range run.Left {
-			p := served[hostfolder.Key(pod)]
-			if p == nil || p.noted.Namespace != noted.Namespace {
-				all = append(all, orphan{pod, noted, run})
+		for pod, n := range run.Left {
+			if one := (leftover{run, pod}); !in.reaping[one] {
+				in.begin(one)
+				all, noted = append(all, one), append(noted, n)
 			}
 		}
 	}
-	return all
+	return all, noted
 }
 
-// reapRest revokes the leases of pods that are not served now: nobody else does.
+// reapRest revokes the leases that no pod's manager does: of pods that are gone, or were served here already when the run ended.
 func (in *inheritance) reapRest(ctx context.Context, n *node) {
-	all := in.orphans(n)
+	all, noted := in.rest()
 	if len(all) == 0 {
 		return
 	}
 	n.ending.Go(func() {
-		for _, o := range all {
-			if err := n.reap(ctx, o.noted); err != nil {
-				in.log.Warn("cannot revoke the leases that an earlier run had for a pod that is gone: they end by themselves", "instance", o.noted.Instance, "error", err)
+		defer n.contain(n.log, "revoking leases of an earlier run")
+		defer in.giveUp(all)
+		for i := range all {
+			if err := n.reap(ctx, noted[i]); err != nil {
+				in.log.Warn("cannot revoke the leases that another run had for a pod, trying again; they end by themselves, too", "instance", noted[i].Instance, "error", err)
 				continue
 			}
-			in.reaped(o.pod, []*instance.Ended{o.run})
+			in.reaped(all[i : i+1])
 		}
 	})
 }
@@ -141,9 +180,7 @@ func (in *inheritance) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, run := range in.runs {
-		if err := run.Close(); err != nil {
-			in.log.Warn("cannot remove the files of an earlier run", "error", err)
-		}
+		in.closeRun(run)
 	}
 	in.runs = nil
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -254,7 +255,7 @@ func (n *node) others(k hostfolder.Key) (sockets []string) {
 	if err != nil {
 		n.log.Warn("cannot see the other runs: calls for their sessions are refused", "error", err)
 	}
-	for _, run := range runs {
+	for _, run := range runs { // of one that has ended, nobody listens
 		sockets = append(sockets, besides(n.run.Runs, run, k))
 	}
 	return sockets
@@ -311,10 +312,15 @@ func (n *node) look(serving context.Context) {
 	if serving.Err() != nil {
 		return
 	}
-	if err := n.run.IfCurrent(func() error { return nil }); err != nil {
+	switch err := n.run.IfCurrent(func() error { return nil }); {
+	case errors.Is(err, instance.ErrNotCurrent):
 		n.log.Debug("no sockets are made", "reason", err)
 		return
+	case err != nil:
+		n.log.Warn("no sockets are made, trying again", "error", err, "after", lookPause.String())
+		return
 	}
+	n.left.take(n.run) // a run that has died since
 	complete := true
 	for k, v := range published {
 		n.mu.Lock()
@@ -333,13 +339,22 @@ func (n *node) look(serving context.Context) {
 		n.complete = true
 		n.mu.Unlock()
 		n.log.Info("ready", "pods", len(published))
+	}
+	if n.isComplete() { // before that, pods that are opened revoke what was left for them
 		n.left.reapRest(serving, n)
+	}
+}
+
+// contain, deferred, ends a panic in the work for one pod, because the other pods of the node go on.
+func (n *node) contain(log *slog.Logger, work string) {
+	if v := recover(); v != nil {
+		log.Error("panic", "in", work, "panic", v, "stack", string(debug.Stack()))
 	}
 }
 
 // servePod begins to serve a pod. If it cannot, a later look tries again.
 func (n *node) servePod(ctx context.Context, k hostfolder.Key, v hostfolder.Volume) {
-	p, err := n.open(ctx, v)
+	p, err := n.tryOpen(ctx, v)
 	n.mu.Lock()
 	if err == nil {
 		n.pods[k] = p
@@ -357,6 +372,16 @@ func (n *node) servePod(ctx context.Context, k hostfolder.Key, v hostfolder.Volu
 	default:
 		n.log.Error("cannot serve a pod, trying again", "pod", v.Pod.Name, "pod_namespace", v.Pod.Namespace, "error", err)
 	}
+}
+
+// tryOpen opens a pod. A panic is its failure alone.
+func (n *node) tryOpen(ctx context.Context, v hostfolder.Volume) (p *pod, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p, err = nil, fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return n.open(ctx, v)
 }
 
 // end ends a pod whose volume is unpublished. Its locks are released, and the locks of no other pod.
@@ -432,7 +457,10 @@ func (n *node) stop(hurry context.Context, reason error) {
 	var leaving sync.WaitGroup
 	for _, p := range pods {
 		leaving.Go(func() {
-			p.leave(hurry, patience)
+			func() {
+				defer n.contain(p.log, "the wait for a pod's locks")
+				p.leave(hurry, patience)
+			}()
 			if p.beginEnd() {
 				p.close()
 				n.forget(p)

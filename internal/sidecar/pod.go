@@ -31,6 +31,8 @@ type pod struct {
 	// gone: the pod ends, so nothing waits for its locks.
 	gone   chan struct{}
 	ending atomic.Bool
+	// giveUp leaves what this pod inherits, and has not revoked, to others.
+	giveUp func()
 }
 
 // open serves a pod.
@@ -40,7 +42,7 @@ func (n *node) open(ctx context.Context, v hostfolder.Volume) (_ *pod, err error
 		return nil, err
 	}
 	p := &pod{
-		key: v.Key(), volume: v, node: n, gone: make(chan struct{}),
+		key: v.Key(), volume: v, node: n, gone: make(chan struct{}), giveUp: func() {},
 		noted: instance.Noted{Namespace: n.policy.namespaceOf(v.Pod), Instance: id},
 		log:   n.log.With("pod", v.Pod.Name, "pod_namespace", v.Pod.Namespace),
 	}
@@ -51,8 +53,9 @@ func (n *node) open(ctx context.Context, v hostfolder.Volume) (_ *pod, err error
 		return nil, err
 	}
 	p.front = proxy.New(n.proxyConfig(p))
+	opened := false
 	defer func() {
-		if err != nil {
+		if !opened { // also after a panic
 			p.close()
 		}
 	}()
@@ -62,18 +65,20 @@ func (n *node) open(ctx context.Context, v hostfolder.Volume) (_ *pod, err error
 	if err := n.run.Note(string(p.key), p.noted); err != nil {
 		p.log.Warn("cannot record that this pod is served: after a crash, its leases end by themselves", "error", err)
 	}
-	instances, done := n.left.of(p.key, p.noted.Namespace)
+	instances, done, giveUp := n.left.of(p.key, p.noted.Namespace)
+	p.giveUp = giveUp
 	p.locks.ReapPredecessors(instances, done)
 	if err := p.locks.Start(ctx); err != nil {
 		return nil, err
 	}
 	if err := p.awaitReady(ctx); err != nil && n.left.take(n.run) {
-		return nil, fmt.Errorf("the run before goes on to serve it, because this one cannot: %w", err)
+		return nil, fmt.Errorf("it stays with the other run, because this one cannot serve it yet: %w", err)
 	}
 	if err := p.front.Start(ctx); err != nil {
 		return nil, err
 	}
 	p.log.Info("serving a pod", "uid", v.Pod.UID, "service_account", v.Pod.ServiceAccount, "namespace", p.noted.Namespace, "instance", id)
+	opened = true
 	return p, nil
 }
 
@@ -156,7 +161,7 @@ func (p *pod) leave(hurry context.Context, patience time.Duration) {
 	began, left, drained := time.Now(), false, false
 	for {
 		waited := time.Since(began)
-		if !left && !p.front.Serves() {
+		if !left && p.front.IsReplaced() {
 			p.front.Leave()
 			left = true
 			p.log.Info("another run serves this pod: this one serves the sessions that hold locks, or wait for some")
@@ -187,15 +192,32 @@ func (p *pod) leave(hurry context.Context, patience time.Duration) {
 	}
 }
 
-// close ends the pod's sessions, releases their locks, and closes its connections.
+// close ends the pod's sessions, releases their locks, and closes its connections. Each part ends, whatever becomes of the others.
 func (p *pod) close() {
-	p.locks.Stop()
-	if p.locks.LeftNothing() {
-		if err := p.node.run.Forget(string(p.key)); err != nil {
-			p.log.Warn("cannot record that this pod has no leases any more", "error", err)
-		}
+	for _, part := range []struct {
+		name string
+		end  func()
+	}{
+		{"its locks", p.locks.Stop},
+		{"its note", p.forgetNote},
+		{"its metrics", func() { p.node.gauges.forget(p.key) }},
+		{"its connections", p.front.Stop},
+		{"its view of the store", p.store.Stop},
+	} {
+		func() {
+			defer p.node.contain(p.log, "the end of a pod: "+part.name)
+			part.end()
+		}()
 	}
-	p.node.gauges.forget(p.key)
-	p.front.Stop()
-	p.store.Stop()
+}
+
+// forgetNote records that the pod has no leases any more, if that is so.
+func (p *pod) forgetNote() {
+	p.giveUp()
+	if !p.locks.LeftNothing() {
+		return
+	}
+	if err := p.node.run.Forget(string(p.key)); err != nil {
+		p.log.Warn("cannot record that this pod has no leases any more", "error", err)
+	}
 }

@@ -102,7 +102,8 @@ func (q *Queue) each(yield func(*Attempt) bool) {
 	}
 }
 
-func (q *Queue) empty() bool { return q.size.Load() == 0 }
+// Empty reports whether no attempt is queued, or may be.
+func (q *Queue) Empty() bool { return q.size.Load() == 0 }
 
 // keys is the number of keys with attempts that are queued, or may be.
 func (q *Queue) keys() (n int) {
@@ -118,7 +119,7 @@ func (q *Queue) keys() (n int) {
 
 // Length is the number of this sidecar's calls that wait for a key.
 func (q *Queue) Length(key string) int {
-	if q.empty() {
+	if q.Empty() {
 		return 0
 	}
 	q.mu.Lock()
