@@ -73,6 +73,9 @@ func (c *connection) end(s *lease.Session) {
 
 // Close closes the connection and ends its session. fasthttp calls it, or the end of a stream.
 func (c *connection) Close() error {
+	if c.delivery.passed && !c.Asked() {
+		c.forgetUnwritten()
+	}
 	c.handBackUnwritten()
 	return c.Conn.Close()
 }
@@ -113,6 +116,8 @@ type unwrittenGrant struct {
 	session     *lease.Session
 	grant       lease.Grant
 	traceparent string // of the call
+	// passed, if not nil, is the server that has made the grant. The other fields are empty then.
+	passed *otherServer
 }
 
 func (c *connection) trackDelivery(s *lease.Session, g lease.Grant, traceparent string) {
@@ -123,6 +128,10 @@ func (c *connection) trackDelivery(s *lease.Session, g lease.Grant, traceparent 
 // know them.
 func (c *connection) handBackUnwritten() {
 	for _, u := range c.unwritten {
+		if u.passed != nil {
+			u.passed.handBack()
+			continue
+		}
 		tracing.Logger(c.srv.log, u.traceparent).Info("grant handed back: its caller left before the answer was written",
 			"key", u.grant.Key, "token", u.grant.Token)
 		c.srv.locks.HandBack(u.session, u.grant)
@@ -130,11 +139,24 @@ func (c *connection) handBackUnwritten() {
 	c.unwritten = nil
 }
 
+// forgetUnwritten is called when the grants' answer is written.
+func (c *connection) forgetUnwritten() {
+	for _, u := range c.unwritten {
+		if u.passed != nil {
+			u.passed.close()
+		}
+	}
+	clear(c.unwritten)
+	c.unwritten = c.unwritten[:0]
+}
+
 // delivery is the body of an answer with unwritten grants. It is written at once. Otherwise fasthttp would keep it
 // until the pipeline is empty. A write of several answers would not show which of them were written.
 type delivery struct {
 	c    *connection
 	body []byte
+	// passed: the answer is written to the server that has passed the call on. That server may still say that its caller has left: see call.passedOn.
+	passed bool
 }
 
 // WriteTo is called by fasthttp, with its buffer.
@@ -143,9 +165,12 @@ func (d *delivery) WriteTo(w io.Writer) (int64, error) {
 	if err == nil {
 		err = w.(*bufio.Writer).Flush()
 	}
-	if err == nil {
-		clear(d.c.unwritten)
-		d.c.unwritten = d.c.unwritten[:0]
+	switch {
+	case err != nil:
+	case d.c.Kind == conn.Passed:
+		d.passed = true
+	default:
+		d.c.forgetUnwritten()
 	}
 	d.body = nil
 	return int64(n), err

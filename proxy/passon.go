@@ -5,12 +5,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 
+	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
@@ -18,8 +25,10 @@ import (
 // passedOn answers a call for a session that this server does not know, with the answer of the server that knows it. While a server is
 // replaced, the old one has the sessions, and new connections come to the new one: a pool of connections goes on over the change.
 //
-// If the caller leaves during the call, the connection to the other server closes, and that one hands a grant back. An answer that
-// arrived just then is lost, as on a connection that breaks: the session keeps the lock, and a repeat with the same request_id gets it.
+// Each call has a connection of its own to the other server, which is first asked whether it knows the session. One byte behind the call tells it that
+// the caller has left: the other server ends the call if that is possible, and hands a grant back, also after it has answered. A connection that ends without this byte
+// says nothing: if this server is killed, its caller may have read the answer, and the session keeps the lock.
+//
 // Event streams are not passed on.
 func (k *call) passedOn() (passed bool, p *wire.Problem) {
 	if k.srv.cfg.Others == nil || k.c.Kind == conn.Passed {
@@ -36,35 +45,26 @@ func (k *call) passedOn() (passed bool, p *wire.Problem) {
 	if len(others) == 0 {
 		return false, nil
 	}
-	if k.ctx.IsPut() || k.ctx.IsPost() && string(k.Path) == "/v1/locks" {
+	if k.acquires() {
 		if p := k.memoryLow(); p != nil {
 			return false, p
 		}
 	}
-	request, err := k.requestBytes()
-	if err != nil {
-		return false, nil
+	other, err := k.whoKnows(id, others)
+	switch {
+	case other != nil:
+		return k.passTo(other)
+	case k.c.CallerLeft():
+		return false, k.failed(lease.ErrCallerLeft)
+	case err != nil: // the session may live, so this is not the answer for one that has ended
+		return false, wire.Problemf(wire.CodeStoreUnavailable, "the lock server that may have this session did not answer: the call was not carried out; repeat it")
 	}
-	answer := fasthttp.AcquireResponse()
-	defer fasthttp.ReleaseResponse(answer)
-	ctx := k.c.BeginCall(context.Background(), true)
-	became := unknown
-	for _, socket := range others {
-		if became = ask(ctx, socket, request, k.ctx.IsHead(), answer); became != unknown {
-			break
-		}
-	}
-	k.c.EndCall()
-	switch became {
-	case answered:
-		k.takeAnswer(answer)
-		return true, nil
-	case unsure:
-		// The session may live, and the call may be carried out. So this is not the answer for a session that has ended.
-		return false, wire.Problemf(wire.CodeStoreUnavailable, "the lock server that may have this session did not answer: the call may be carried out; repeat it with the same request_id")
-	default:
-		return false, nil
-	}
+	return false, nil
+}
+
+// acquires reports a call that may get locks.
+func (k *call) acquires() bool {
+	return k.ctx.IsPut() || k.ctx.IsPost() && string(k.Path) == "/v1/locks"
 }
 
 // looksAtSession reports whether a call of this path looks at its session, so that another server says if it does not know it.
@@ -88,49 +88,90 @@ func (k *call) sessionOfCall() string {
 	return string(k.session)
 }
 
+// whoKnows connects to the server that knows a session. Nil: none does, or the caller has left. If one does not answer, and none knows the session, that is the error.
+func (k *call) whoKnows(id string, others []string) (found *otherServer, err error) {
+	if !mayBeSession(id) {
+		return nil, nil
+	}
+	ctx := k.c.BeginCall(context.Background(), true)
+	var errs []error
+	for _, socket := range others {
+		o, err := connect(ctx, socket, k.srv.cfg.Timeouts.PassOn)
+		if o == nil {
+			errs = append(errs, err)
+			continue
+		}
+		knows, err := o.knows(id)
+		if knows {
+			found = o
+			break
+		}
+		errs = append(errs, err)
+		o.close()
+	}
+	if gone := k.c.EndCall(); gone && found != nil {
+		found.close()
+		return nil, nil
+	}
+	return found, errors.Join(errs...)
+}
+
+// mayBeSession reports whether the text can be a session's id, which is a part of a path.
+func mayBeSession(id string) bool {
+	return !strings.ContainsFunc(id, func(r rune) bool {
+		return r >= utf8.RuneSelf || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_'
+	})
+}
+
+// passTo carries the call out at the other server.
+func (k *call) passTo(other *otherServer) (passed bool, p *wire.Problem) {
+	request, err := k.requestBytes()
+	if err != nil {
+		other.close()
+		return false, wire.Invalid("the request cannot be passed on to the lock server that has its session")
+	}
+	answer := fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseResponse(answer)
+	mayGrant := k.acquires()
+	ctx := k.beginCancelable()
+	err = other.send(request)
+	request = nil // the call may wait for hours
+	if err == nil {
+		err = other.answer(ctx, k.ctx.IsHead(), answer)
+	}
+	gone := k.c.EndCall() || k.c.HasLeft()
+	if err != nil {
+		other.close()
+		return false, wire.Problemf(wire.CodeStoreUnavailable, "the lock server that has this session did not answer: the call may be carried out; repeat it with the same request_id")
+	}
+	if !mayGrant || answer.StatusCode() != fasthttp.StatusOK {
+		other.close()
+	} else {
+		k.c.unwritten = append(k.c.unwritten, unwrittenGrant{passed: other})
+	}
+	if gone {
+		k.c.handBackUnwritten()
+		return false, k.failed(lease.ErrCallerLeft)
+	}
+	if p := k.roomFor(len(answer.Body())); p != nil {
+		k.c.handBackUnwritten()
+		return false, p
+	}
+	k.takeAnswer(answer)
+	return true, nil
+}
+
 func (k *call) requestBytes() ([]byte, error) {
 	var b bytes.Buffer
 	w := bufio.NewWriter(&b)
-	k.ctx.Request.Header.ResetConnectionClose()
+	h := &k.ctx.Request.Header
+	h.ResetConnectionClose()
+	h.SetProtocol("HTTP/1.1") // so that the other server waits for what may come behind
 	if err := k.ctx.Request.Write(w); err != nil {
 		return nil, err
 	}
 	err := w.Flush()
 	return b.Bytes(), err
-}
-
-// outcome is what became of a call that was passed on.
-type outcome int
-
-const (
-	unknown  outcome = iota // nobody listens there, or the server does not know the session
-	answered                // the server knows the session
-	unsure                  // it did not answer
-)
-
-// ask passes a call on to the server at the socket, and reads its answer. It ends with ctx.
-func ask(ctx context.Context, socket string, request []byte, head bool, answer *fasthttp.Response) outcome {
-	nc, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-		return unknown
-	}
-	if err != nil {
-		return unsure
-	}
-	defer func() { _ = nc.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = nc.Close() })()
-	if _, err := nc.Write(request); err != nil {
-		return unsure
-	}
-	answer.Reset()
-	answer.SkipBody = head
-	if err := answer.Read(bufio.NewReader(nc)); err != nil {
-		return unsure
-	}
-	if answer.StatusCode() == fasthttp.StatusGone && bytes.Contains(answer.Body(), []byte(`"code":"`+wire.CodeSessionEnded+`"`)) {
-		return unknown
-	}
-	return answered
 }
 
 // takeAnswer makes an answer of another server that of the call.
@@ -142,6 +183,93 @@ func (k *call) takeAnswer(answer *fasthttp.Response) {
 			r.Header.SetBytesV(name, value)
 		}
 	}
+	k.answerGrants(bytes.Clone(answer.Body()))
 	r.Header.SetContentTypeBytes(answer.Header.ContentType())
-	r.SetBody(answer.Body())
+}
+
+// otherServer is a connection to another server, for one call.
+type otherServer struct {
+	nc      net.Conn
+	r       *bufio.Reader
+	timeout time.Duration
+	once    sync.Once
+}
+
+// callerLeft is the byte that tells another server that the caller has left.
+const callerLeft = "X"
+
+// connect connects to a server. Nil without an error: there is none.
+func connect(ctx context.Context, socket string, timeout time.Duration) (*otherServer, error) {
+	d := net.Dialer{Timeout: timeout}
+	nc, err := d.DialContext(ctx, "unix", socket)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &otherServer{nc: nc, r: bufio.NewReader(nc), timeout: timeout}, nil
+}
+
+// close ends the connection. It says nothing about the caller.
+func (o *otherServer) close() { o.once.Do(func() { _ = o.nc.Close() }) }
+
+// handBack tells the other server that the caller has left, and ends the connection.
+func (o *otherServer) handBack() {
+	_ = o.nc.SetDeadline(time.Now().Add(o.timeout))
+	_, _ = io.WriteString(o.nc, callerLeft)
+	o.close()
+}
+
+// knows asks whether the server knows a session, for a limited time.
+func (o *otherServer) knows(id string) (bool, error) {
+	_ = o.nc.SetDeadline(time.Now().Add(o.timeout))
+	defer func() { _ = o.nc.SetDeadline(time.Time{}) }()
+	request := fasthttp.AcquireRequest()
+	defer fasthttp.ReleaseRequest(request)
+	request.Header.SetMethod(fasthttp.MethodGet)
+	request.Header.SetHost("localhost")
+	request.SetRequestURI(sessionsPath + id)
+	w := bufio.NewWriter(o.nc)
+	if err := errors.Join(request.Write(w), w.Flush()); err != nil {
+		return false, err
+	}
+	answer := fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseResponse(answer)
+	if err := answer.ReadLimitBody(o.r, conn.MaxHead); err != nil {
+		return false, err
+	}
+	switch answer.StatusCode() {
+	case fasthttp.StatusOK:
+		return true, nil
+	case fasthttp.StatusGone, fasthttp.StatusNotFound: // not found: no session has such an id
+		return false, nil
+	}
+	return false, errors.New("the other server does not say whether it knows the session")
+}
+
+// send sends the call.
+func (o *otherServer) send(request []byte) error {
+	_ = o.nc.SetWriteDeadline(time.Now().Add(o.timeout))
+	_, err := o.nc.Write(request)
+	return err
+}
+
+// answer reads the answer, however long it takes. When ctx ends, the other server is told that the caller has left, and the rest is limited.
+func (o *otherServer) answer(ctx context.Context, head bool, to *fasthttp.Response) error {
+	stop := context.AfterFunc(ctx, func() {
+		_ = o.nc.SetDeadline(time.Now().Add(o.timeout))
+		_, _ = io.WriteString(o.nc, callerLeft)
+	})
+	defer stop()
+	to.SkipBody = head
+	return to.ReadLimitBody(o.r, conn.MaxAnswers)
+}
+
+// knowsSession answers another server that asks for a session.
+func (k *call) knowsSession(id string) *wire.Problem {
+	if _, err := k.srv.locks.Session(id); err != nil {
+		return wire.Problemf(wire.CodeSessionEnded, "there is no session with this id")
+	}
+	return k.fixed([]byte(`{}`))
 }

@@ -78,7 +78,7 @@ func (k *call) finish() {
 		k.problem(wire.Internal())
 		k.ctx.SetConnectionClose()
 	}
-	if k.srv.conns.Stopping() || k.c.CallerLeft() || k.closes || k.c.Kind == conn.Admin || k.srv.leaving.Load() && !k.c.holds() {
+	if k.srv.conns.Stopping() || k.c.CallerLeft() || k.closes || k.c.Kind == conn.Admin || k.srv.leaving.Load() && k.c.Kind != conn.Passed && !k.c.holds() {
 		k.ctx.SetConnectionClose()
 	}
 	k.span.end(k.ctx.Response.StatusCode())

@@ -110,6 +110,8 @@ type Timeouts struct {
 	Stats time.Duration
 	// Stop is how long Stop waits for pending calls.
 	Stop time.Duration
+	// PassOn is how long another server may take to say whether it knows a session.
+	PassOn time.Duration
 }
 
 var defaultTimeouts = Timeouts{
@@ -117,7 +119,7 @@ var defaultTimeouts = Timeouts{
 		First: time.Minute, Request: 10 * time.Second, Handshake: 10 * time.Second, Guard: 25 * time.Millisecond,
 		Heartbeat: 15 * time.Second, StreamWrite: 5 * time.Second, Linger: time.Second,
 	},
-	Subscribe: 100 * time.Millisecond, Stats: time.Second, Stop: 3 * time.Second,
+	Subscribe: 100 * time.Millisecond, Stats: time.Second, Stop: 3 * time.Second, PassOn: 3 * time.Second,
 }
 
 // check refuses settings that package config cannot check.
@@ -282,6 +284,13 @@ func (s *Server) Serves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.socket != nil && s.socket.IsThere()
+}
+
+// IsReplaced reports whether another server has taken the path over. If nobody serves there, it is false.
+func (s *Server) IsReplaced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.socket != nil && s.socket.IsReplaced()
 }
 
 // TakeAgain takes the path again, because it does not have this server's socket.

@@ -25,6 +25,9 @@ func (k *call) routeSessions() *wire.Problem {
 	if len(id) == 0 || bytes.IndexByte(id, '/') >= 0 {
 		return wire.Problemf(wire.CodeNotFound, "there is nothing at this path; a session is /v1/sessions/{id}")
 	}
+	if k.c.Kind == conn.Passed && k.ctx.IsGet() {
+		return k.knowsSession(string(id))
+	}
 	if p := k.only("DELETE"); p != nil {
 		return p
 	}

@@ -205,7 +205,7 @@ func (c *Conn) SetReadDeadline(time.Time) error {
 // BeginRequest records that a request is complete, so the next bytes belong to another head.
 func (c *Conn) BeginRequest() {
 	c.busy.Store(true)
-	c.inHead, c.kept, c.unbegun = true, true, true
+	c.inHead, c.kept, c.unbegun, c.asked = true, true, true, false
 	c.releaseAnswer()
 	c.releaseBody()
 }

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,15 +46,15 @@ func Listen(ctx context.Context, path string, mode fs.FileMode) (*Socket, error)
 // TakeOver listens, and takes the path over from another server, which keeps its connections. claim calls its argument if this server may do
 // that now, and lets no other one do it meanwhile. The folder of the path must exist.
 func TakeOver(ctx context.Context, path string, mode fs.FileMode, claim func(take func() error) error) (*Socket, error) {
-	f := &Socket{path: path + ".new", stays: true}
+	// Whatever stands in the place of an earlier name does not hold up this one.
+	f := &Socket{path: filepath.Join(filepath.Dir(path), ".new-"+strings.ToLower(rand.Text()[:8])), stays: true}
 	err := claim(func() error {
-		if err := removeIfThere(f.path); err != nil {
-			return err
-		}
 		if err := f.make(ctx, mode); err != nil {
+			_ = removeIfThere(f.path)
 			return err
 		}
 		if err := os.Rename(f.path, path); err != nil {
+			_ = removeIfThere(f.path)
 			return err
 		}
 		f.path = path
@@ -76,6 +78,12 @@ func removeIfThere(path string) error {
 func (f *Socket) IsThere() bool {
 	now, err := os.Lstat(f.path)
 	return err == nil && os.SameFile(now, f.made)
+}
+
+// IsReplaced reports whether the path has another file.
+func (f *Socket) IsReplaced() bool {
+	now, err := os.Lstat(f.path)
+	return err == nil && !os.SameFile(now, f.made)
 }
 
 func (f *Socket) claim(ctx context.Context, mode fs.FileMode) error {

@@ -229,3 +229,43 @@ func stale(t *testing.T, path string) {
 	ln.SetUnlinkOnClose(false)
 	_ = ln.Close()
 }
+
+// A server takes a path over from another one, which sees that. Nothing that stands beside the path holds it up, and a missing file is nobody's.
+func TestTakeOver(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	if err := os.MkdirAll(path+".new/x", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	claim := func(take func() error) error { return take() }
+	take := func() *Socket {
+		t.Helper()
+		f, err := TakeOver(t.Context(), path, 0o666, claim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close(quiet) })
+		return f
+	}
+	one := take()
+	if !one.IsThere() || one.IsReplaced() {
+		t.Error("the first server does not serve")
+	}
+	two := take()
+	if one.IsThere() || !one.IsReplaced() || !two.IsThere() {
+		t.Error("the second server did not take over")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if one.IsReplaced() || two.IsReplaced() || two.IsThere() {
+		t.Error("a missing file counts as a server")
+	}
+	refused := errors.New("not now")
+	if _, err := TakeOver(t.Context(), path, 0o666, func(func() error) error { return refused }); !errors.Is(err, refused) {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(dir + "/.new-*"); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}

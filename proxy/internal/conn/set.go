@@ -258,7 +258,11 @@ func (c *Conn) Prove() *wire.Problem {
 // apps is the number of connections of apps. The caller holds s.mu.
 func (s *Set) apps() int { return s.counts[Unix] + s.counts[TCP] + s.counts[Passed] }
 
+// tooMany is the refusal of a connection. The caller holds s.mu.
 func (s *Set) tooMany() *wire.Problem {
+	if open := s.apps(); open < s.cfg.MaxConns {
+		return wire.Problemf(wire.CodeLimit, "too many connections: %d are open here, and all pods of the node together may have no more", open)
+	}
 	return wire.Problemf(wire.CodeLimit, "too many connections: %d are open", s.cfg.MaxConns)
 }
 

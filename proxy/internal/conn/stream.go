@@ -125,7 +125,7 @@ func (st *Stream) Serve() {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		if st.c.raw != nil && awaitClose(st.c.raw) {
+		if st.c.raw != nil && awaitClose(st.c.raw, false) {
 			st.c.notifyClose()
 		}
 	}()

@@ -67,7 +67,7 @@ func (c *Conn) CallerLeft() bool { return c.watch.callerLeft.Load() }
 func (c *Conn) HasLeft() bool {
 	left := c.CallerLeft()
 	if !left && c.Kind == TCP && c.raw != nil {
-		_ = c.raw.Control(func(fd uintptr) { left = hasClosed(int(fd)) })
+		_ = c.raw.Control(func(fd uintptr) { left = hasClosed(int(fd), false) })
 	}
 	return left
 }
@@ -103,7 +103,7 @@ func (w *watch) guardIfLong() (later bool) {
 // sleeps, so a sidecar whose apps all wait is idle.
 func (w *watch) guard(call *running, ended chan<- struct{}) {
 	defer close(ended)
-	if awaitClose(w.c.raw) {
+	if awaitClose(w.c.raw, w.c.Kind == Passed) {
 		w.noticeClose(call)
 	}
 }
@@ -124,18 +124,18 @@ func (w *watch) noticeClose(call *running) {
 }
 
 // awaitClose sleeps until the connection closes, or its read deadline passes (false). It does not take
-// bytes from the socket.
-func awaitClose(raw syscall.RawConn) bool {
+// bytes from the socket. anyByte: a byte says the same, because nothing else is sent ahead.
+func awaitClose(raw syscall.RawConn, anyByte bool) bool {
 	closed := false
 	err := raw.Read(func(fd uintptr) bool {
-		closed = hasClosed(int(fd))
+		closed = hasClosed(int(fd), anyByte)
 		return closed // if false, sleep until the poller reports a change
 	})
 	return closed || !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// hasClosed reports whether the peer has closed or half-closed the socket.
-func hasClosed(fd int) bool {
+// hasClosed reports whether the peer has closed or half-closed the socket, or, with anyByte, has sent something.
+func hasClosed(fd int, anyByte bool) bool {
 	var b [1]byte
 	for {
 		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
@@ -147,6 +147,6 @@ func hasClosed(fd int) bool {
 		case err != nil || n == 0:
 			return true
 		}
-		return closedBehind(fd)
+		return anyByte || closedBehind(fd)
 	}
 }
