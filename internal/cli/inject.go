@@ -25,6 +25,9 @@ injected except those with "false"; add the label yourself if policies select by
 namespaces kube-system and locksidecar, only the pod's own label counts (a cluster's injector
 ignores these namespaces). Pods that already have the sidecar do not change.
 
+With "node" in place of "true" a pod gets no sidecar, but a volume with the socket of its node's
+lock server ("locksidecar node"). Of the annotations below, only containers and socket are for it.
+
 Annotations of the pod, all optional:
   locksidecar.dev/image        the sidecar's image
   locksidecar.dev/secret       the Secret with the store's URL under the key store-url

@@ -36,7 +36,7 @@ type Injected struct {
 // label, by the label of a Namespace in the files, or all (in kube-system and locksidecar, only by their own
 // label). Everything else is copied byte for byte. The error joins all mistakes.
 func Documents(files []File, all bool, o Options) (Injected, error) {
-	s := &stream{all: all, options: o, namespaces: map[string]bool{}}
+	s := &stream{all: all, options: o, namespaces: map[string]string{}}
 	if err := s.read(files); err != nil {
 		return Injected{}, err
 	}
@@ -55,8 +55,8 @@ type stream struct {
 	all       bool
 	options   Options
 	documents []document
-	// namespaces are those whose label opts their pods in.
-	namespaces map[string]bool
+	// namespaces are those whose label opts their pods in, with its value.
+	namespaces map[string]string
 	out        bytes.Buffer
 	result     Injected
 }
@@ -87,8 +87,8 @@ func (s *stream) read(files []File) error {
 
 func (s *stream) note(o object, is kind) {
 	metadata := objectIn(o, "metadata")
-	if is == (kind{"", "Namespace"}) && objectIn(metadata, "labels")[Label] == "true" {
-		s.namespaces[nameOf(metadata)] = true
+	if value := textIn(objectIn(metadata, "labels"), Label); is == (kind{"", "Namespace"}) && optsIn(value) {
+		s.namespaces[nameOf(metadata)] = value
 	}
 }
 
@@ -116,7 +116,7 @@ func (s *stream) inject(d *document) error {
 func (s *stream) injectWorkload(w *workload) (bool, error) {
 	s.result.Workloads++
 	namespace := w.namespace()
-	byDefault := (s.all || s.namespaces[namespace]) && namespace != "kube-system" && namespace != ownNamespace
+	byDefault := (s.all || s.namespaces[namespace] != "") && namespace != "kube-system" && namespace != ownNamespace
 	in, err := w.optedIn(byDefault)
 	if !in && err == nil && w.misplaced() {
 		s.result.Hints = append(s.result.Hints, fmt.Sprintf("%v is not injected: its label %s must stand on its pods, in %smetadata.labels", w, Label, w.place()))
@@ -125,7 +125,9 @@ func (s *stream) injectWorkload(w *workload) (bool, error) {
 		return false, err
 	}
 	s.result.OptedIn++
-	injected, err := Pod(w.template, s.options)
+	o := s.options
+	o.Node = s.namespaces[namespace] == WithNode
+	injected, err := Pod(w.template, o)
 	if err != nil || reflect.DeepEqual(w.template, injected) {
 		return false, err
 	}

@@ -210,7 +210,7 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		{"a: 1\r---\rb: 2\r", "more follows the document"},
 		{"{\"a\": 1", "web.yaml, document 1 (line 1)"},
 		{"a: \xff", "web.yaml is not UTF-8"},
-		{"\n\napiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {locksidecar.dev/inject: true}}", `web.yaml, document 1 (line 1): Pod a: metadata.labels[locksidecar.dev/inject] is true: it must be "true" or "false", in quotes`},
+		{"\n\napiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {locksidecar.dev/inject: true}}", `web.yaml, document 1 (line 1): Pod a: metadata.labels[locksidecar.dev/inject] is true: it must be "true", "node" or "false", in quotes`},
 		{"apiVersion: v1\nkind: Pod\nmetadata: {generateName: a-, labels: {locksidecar.dev/inject: yes please}}", `Pod a-...: metadata.labels[locksidecar.dev/inject] is "yes please"`},
 		{"apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: c, namespace: ns}\nspec: {jobTemplate: {spec: {template: {metadata: " + labelled + "}}}}", "CronJob ns/c: spec.jobTemplate.spec.template.spec is missing"},
 		{bomb, "excessive aliasing"},

@@ -17,7 +17,7 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	}
 	pod, _ = clone(pod).(object)
 	spec, metadata := objectIn(pod, "spec"), objectIn(pod, "metadata")
-	s, err := settingsOf(objectIn(metadata, "annotations"), o)
+	s, err := settingsOf(objectIn(metadata, "annotations"), onNode(objectIn(metadata, "labels"), o), o)
 	if err := errors.Join(checkLabel(objectIn(metadata, "labels")), err); err != nil {
 		return nil, err
 	}
@@ -32,8 +32,13 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	if err := checkSpec(spec, s); err != nil {
 		return nil, err
 	}
-	addVolume(spec, socketVolume())
-	if ownSidecar(spec) == nil {
+	switch {
+	case s.node:
+		addVolume(spec, nodeVolume())
+	case ownSidecar(spec) != nil:
+		addVolume(spec, socketVolume())
+	default:
+		addVolume(spec, socketVolume())
 		addVolume(spec, storeVolume(s))
 		hostNetwork, _ := spec["hostNetwork"].(bool)
 		spec["initContainers"] = slices.Insert(listIn(spec, "initContainers"), 0, any(sidecar(s, o, hostNetwork)))
@@ -47,14 +52,13 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	return pod, nil
 }
 
-// checkLabel refuses values other than "true" that probably mean it, because a cluster's selectors would not
-// match them.
+// checkLabel refuses values that probably mean another one, because a cluster's selectors would not match them.
 func checkLabel(labels object) error {
 	switch value, there := labels[Label]; {
-	case !there, value == "true", value == "false":
+	case !there, value == WithSidecar, value == WithNode, value == WithNothing:
 		return nil
 	default:
-		return fmt.Errorf(`metadata.labels[%s] is %s: it must be "true" or "false", in quotes`, Label, asJSON(value))
+		return fmt.Errorf(`metadata.labels[%s] is %s: it must be "true", "node" or "false", in quotes`, Label, asJSON(value))
 	}
 }
 
@@ -102,12 +106,17 @@ func isEmptyDir(volume object) bool {
 func ownSidecar(spec object) object { return named(listIn(spec, "initContainers"), ContainerName) }
 
 func checkSpec(spec object, s settings) error {
-	errs := []error{checkSidecar(spec, s)}
+	var errs []error
+	if s.node {
+		errs = append(errs, checkNodeSpec(spec))
+	} else {
+		errs = append(errs, checkSidecar(spec, s))
+		if v := named(listIn(spec, "volumes"), SocketVolume); v != nil && !isEmptyDir(v) {
+			errs = append(errs, fmt.Errorf("spec.volumes[%s] must be an emptyDir: a socket is for one pod", SocketVolume))
+		}
+	}
 	if objectIn(spec, "os")["name"] == "windows" {
 		errs = append(errs, errors.New("spec.os.name is windows: the sidecar runs on linux only"))
-	}
-	if v := named(listIn(spec, "volumes"), SocketVolume); v != nil && !isEmptyDir(v) {
-		errs = append(errs, fmt.Errorf("spec.volumes[%s] must be an emptyDir: a socket is for one pod", SocketVolume))
 	}
 	all := apps(spec)
 	for _, name := range s.containers {

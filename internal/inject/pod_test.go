@@ -159,7 +159,7 @@ func TestErrorsSayWhatWouldBeRight(t *testing.T) {
 		{`spec: {initContainers: [{name: locksidecar, restartPolicy: Always, volumeMounts: [{name: locksidecar-socket, mountPath: /run/locksidecar, readOnly: true}]}]}`, "spec.initContainers[locksidecar] must mount the volume locksidecar-socket with readOnly: false"},
 		{`spec: {containers: [{name: a, volumeMounts: [{name: locksidecar-socket, mountPath: /run/locksidecar}]}]}`, "spec.containers[a] must mount the volume locksidecar-socket with readOnly: true"},
 		{`spec: {containers: [{name: a, volumeMounts: [{name: locksidecar-socket, mountPath: /run/locksidecar, readOnly: true, subPath: b}]}]}`, "spec.containers[a] must mount the volume locksidecar-socket without subPath"},
-		{`{metadata: {labels: {locksidecar.dev/inject: "yes"}}, spec: {}}`, `metadata.labels[locksidecar.dev/inject] is "yes": it must be "true" or "false", in quotes`},
+		{`{metadata: {labels: {locksidecar.dev/inject: "yes"}}, spec: {}}`, `metadata.labels[locksidecar.dev/inject] is "yes": it must be "true", "node" or "false", in quotes`},
 		{`{metadata: {annotations: {locksidecar.dev/contaners: a}}, spec: {}}`, "annotation locksidecar.dev/contaners is not known; known annotations: locksidecar.dev/image, "},
 		{`spec: {volumes: [{name: locksidecar-socket, hostPath: {path: /run}}]}`, "spec.volumes[locksidecar-socket] must be an emptyDir"},
 

@@ -147,7 +147,7 @@ func TestInjectionKeepsItsPromises(t *testing.T) {
 
 // proper fails unless all who shall have the socket have it.
 func proper(t *rapid.T, pod object) {
-	s, err := settingsOf(objectIn(objectIn(pod, "metadata"), "annotations"), defaults)
+	s, err := settingsOf(objectIn(objectIn(pod, "metadata"), "annotations"), false, defaults)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,15 +146,17 @@ func (r *request) decodePod() error {
 	return nil
 }
 
-func (r *request) answer(o Options) response {
+// answer injects the pod. node: its namespace's label is WithNode.
+func (r *request) answer(o Options, node bool) response {
 	allowed := response{UID: r.UID, Allowed: true}
 	metadata := objectIn(r.pod, "metadata")
-	if r.pod == nil || objectIn(metadata, "labels")[Label] == "false" {
+	if r.pod == nil || objectIn(metadata, "labels")[Label] == WithNothing {
 		return allowed
 	}
 	if _, mirror := objectIn(metadata, "annotations")[mirrorAnnotation]; mirror {
 		return allowed
 	}
+	o.Node = node
 	injected, err := Pod(r.pod, o)
 	if err != nil {
 		return response{UID: r.UID, Status: &state{http.StatusUnprocessableEntity, "Invalid", err.Error()}}

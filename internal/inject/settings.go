@@ -16,8 +16,18 @@ import (
 	"github.com/locksidecar/locksidecar/internal/config"
 )
 
-// Label with the value "true" opts in a pod, or all pods of a namespace. A pod's "false" overrides its namespace.
+// Label opts in a pod, or all pods of a namespace. A pod's own overrides that of its namespace.
 const Label = "locksidecar.dev/inject"
+
+// The values of Label.
+const (
+	// WithSidecar gives the pod a sidecar.
+	WithSidecar = "true"
+	// WithNode gives it a volume with the socket of its node's lock server, `locksidecar node`, and no container.
+	WithNode = "node"
+	// WithNothing: the pod has no locks, whatever its namespace says.
+	WithNothing = "false"
+)
 
 // Annotations of a pod, all optional.
 const (
@@ -85,6 +95,8 @@ type Options struct {
 	User int64
 	// Env are further variables of the sidecar, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 	Env []Variable
+	// Node: pods without a label of their own are as those with WithNode.
+	Node bool
 }
 
 // Variable is an environment variable.
@@ -121,6 +133,8 @@ func (o Options) Check() error {
 }
 
 type settings struct {
+	// node: the socket comes from the node's lock server. Only socket and containers count then.
+	node                             bool
 	image, secret, socket, namespace string
 	// These are quantities of Kubernetes, memory and storage in Mi. Empty: none.
 	cpu, cpuLimit, memory, storage, storageLimit string
@@ -178,8 +192,8 @@ var (
 )
 
 // settingsOf reads the pod's annotations. The error joins all mistakes.
-func settingsOf(annotations map[string]any, o Options) (settings, error) {
-	s := settings{image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)", cpu: "10m", memory: "128Mi", pullPolicy: o.PullPolicy}
+func settingsOf(annotations map[string]any, node bool, o Options) (settings, error) {
+	s := settings{node: node, image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)", cpu: "10m", memory: "128Mi", pullPolicy: o.PullPolicy}
 	var errs []error
 	read := func(name string, into *string, rule string, right func(string) bool) {
 		value, there := annotations[name]
@@ -200,6 +214,9 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 		if strings.HasPrefix(name, prefix) && name != VersionAnnotation && !slices.Contains(annotationNames, name) {
 			errs = append(errs, fmt.Errorf("annotation %s is not known; known annotations: %s", name, strings.Join(annotationNames, ", ")))
 		}
+	}
+	if s.node {
+		errs = append(errs, checkNodeAnnotations(annotations))
 	}
 	var containers, level, env string
 	read(ImageAnnotation, &s.image, imageRule, imageName.MatchString)

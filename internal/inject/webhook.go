@@ -59,8 +59,8 @@ type WebhookConfig struct {
 	readTimeout time.Duration
 }
 
-// Webhook serves a MutatingAdmissionWebhook: POST /mutate. The selectors of its configuration in the cluster
-// decide which pods are injected.
+// Webhook serves a MutatingAdmissionWebhook: POST /mutate, and POST /mutate/node for pods that have the label WithNode from their
+// namespace, which a review does not show. The selectors of its configuration in the cluster decide which pods are injected.
 type Webhook struct {
 	cfg      WebhookConfig
 	log      *slog.Logger
@@ -83,7 +83,8 @@ func NewWebhook(cfg WebhookConfig) *Webhook {
 	}
 	patience := cmp.Or(cfg.readTimeout, readTimeout)
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /mutate", w.mutate)
+	mux.HandleFunc("POST /mutate", w.mutate(false))
+	mux.HandleFunc("POST /mutate/node", w.mutate(true))
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, "well") })
 	mux.HandleFunc("GET /readyz", w.ready)
 	w.server = &http.Server{
@@ -160,13 +161,15 @@ func (w *Webhook) ready(rw http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(rw, "ready")
 }
 
-func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
-	began := time.Now()
-	w.metrics.count(w.review(rw, r), began)
+func (w *Webhook) mutate(node bool) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		w.metrics.count(w.review(rw, r, node), began)
+	}
 }
 
 // review answers a review, and returns its outcome.
-func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) (outcome string) {
+func (w *Webhook) review(rw http.ResponseWriter, r *http.Request, node bool) (outcome string) {
 	if err := w.cfg.Certificate.Authenticate(r.TLS); err != nil {
 		w.log.Warn("call refused", "status", http.StatusUnauthorized, "error", cut(err.Error()))
 		http.Error(rw, err.Error(), http.StatusUnauthorized)
@@ -200,7 +203,7 @@ func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) (outcome strin
 		return outcomeBad
 	}
 	used(r.Context())
-	out := in.answer(w.cfg.Options)
+	out := in.answer(w.cfg.Options, node)
 	w.note(in, out)
 	rw.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(rw).Encode(review{APIVersion: reviewVersion, Kind: reviewKind, Response: &out}); err != nil {

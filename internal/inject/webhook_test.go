@@ -276,7 +276,7 @@ func TestLimitsReviews(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := httptest.NewRecorder()
-	c.webhook.mutate(got, req)
+	c.webhook.mutate(false)(got, req)
 	if got.Code != http.StatusServiceUnavailable {
 		t.Errorf("who gave up is told %d", got.Code)
 	}

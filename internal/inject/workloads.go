@@ -83,13 +83,17 @@ func (w *workload) optedIn(byDefault bool) (bool, error) {
 	if !there {
 		return byDefault, nil
 	}
-	return value == "true", checkLabel(labels)
+	text, _ := value.(string)
+	return optsIn(text), checkLabel(labels)
 }
 
 // misplaced reports whether the label is on the workload, where it has no effect.
 func (w *workload) misplaced() bool {
-	return len(w.path) > 0 && objectIn(objectIn(w.whole, "metadata"), "labels")[Label] == "true"
+	return len(w.path) > 0 && optsIn(textIn(objectIn(objectIn(w.whole, "metadata"), "labels"), Label))
 }
+
+// optsIn reports whether a value of Label opts a pod in.
+func optsIn(value string) bool { return value == WithSidecar || value == WithNode }
 
 // eachObject visits the object, or those of a List. In a typed list (a PodList), items need no kind.
 func eachObject(value any, visit func(object, kind)) {

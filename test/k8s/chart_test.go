@@ -49,7 +49,7 @@ func rendered(t *testing.T, namespace string, flags ...string) []*unstructured.U
 func ownValues(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(chart, "ci", "*.yaml"))
-	if err != nil || len(files) != 7 {
+	if err != nil || len(files) != 8 {
 		t.Fatalf("%d value files: %v", len(files), err)
 	}
 	return files
@@ -69,7 +69,7 @@ func TestChartIsAdmitted(t *testing.T) {
 			kinds[o.GetKind()] = true
 		}
 	}
-	for _, kind := range []string{"Certificate", "ConfigMap", "CronJob", "Job", "MutatingAdmissionPolicy", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Secret", "ServiceAccount"} {
+	for _, kind := range []string{"CSIDriver", "Certificate", "ConfigMap", "CronJob", "DaemonSet", "Job", "MutatingAdmissionPolicy", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Secret", "ServiceAccount"} {
 		if !kinds[kind] {
 			t.Errorf("no value file yields a %s", kind)
 		}
@@ -88,6 +88,7 @@ func TestChartIsTheManifests(t *testing.T) {
 			"injector/webhook.yaml", "injector/certificate-job.yaml", "injector/validate.yaml", "podmonitor.yaml", "injector/podmonitor.yaml",
 		}},
 		{"injector.mode=policy,injector.validation=false", []string{"injector/policy.yaml"}},
+		{"mode=node,injector.mode=none,injector.validation=false", []string{"node.yaml"}},
 		{
 			"injector.mode=none,injector.validation=false,migration.enabled=true,networkPolicy.enabled=true,podMonitor.enabled=true,namespaces={locksidecar}",
 			[]string{"migrate-job.yaml", "networkpolicy.yaml", "podmonitor.yaml"},
@@ -147,7 +148,7 @@ func TestChartFollowsItsValues(t *testing.T) {
 	left := regexp.MustCompile(`ghcr\.io|namespace: locksidecar$|- locksidecar$|locksidecar\.svc|locksidecar/locksidecar-|secret=locksidecar$|'"locksidecar"'`)
 	for _, mode := range []string{"injector.certificate.by=job", "injector.certificate.by=cert-manager", "injector.mode=policy"} {
 		out, errs, err := helm(t, "template", "other", chart, "--namespace", "elsewhere", "--set", mode,
-			"--set", "image.repository=registry.example.com/locks,image.tag=x,database.secret=store,migration.enabled=true,networkPolicy.enabled=true,namespaces={shop},podMonitor.enabled=true")
+			"--set", "mode=both,image.repository=registry.example.com/locks,image.tag=x,database.secret=store,migration.enabled=true,networkPolicy.enabled=true,namespaces={shop},podMonitor.enabled=true")
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", mode, err, errs)
 		}
@@ -165,6 +166,11 @@ func TestChartValuesAreChecked(t *testing.T) {
 		{"replicas=3", "additional properties 'replicas' not allowed"},
 		{"injector.replica=3", "additional properties 'replica' not allowed"},
 		{"injector.mode=both", "/injector/mode"},
+		{"mode=nodes", "/mode"},
+		{"mode=node,uid=0", "uid must not be 0"},
+		{"node.kubelet=kubelet", "/node/kubelet"},
+		{"node.policy.namespace.a=b", "additional properties 'namespace' not allowed"},
+		{"mode=both,database.storeURL=postgres://db/app", "in each of `namespaces`, and this list is empty"},
 		{"injector.replicas=0", "/injector/replicas"},
 		{"injector.certificate.by=existing", "/injector/certificate/caBundle"},
 		{"injector.certificate.caBundle=x", "/injector/certificate/caBundle"},

@@ -15,8 +15,8 @@ var ways = map[string]func(t *testing.T){
 	"webhook": func(t *testing.T) { installInjector(t, webhook(t)) },
 }
 
-// notInjected is in validate.yaml's refusal of a pod without a sidecar.
-const notInjected = "nothing put the sidecar into it"
+// notInjected is in validate.yaml's refusal of a pod that nothing has injected.
+const notInjected = "is the injector installed"
 
 // installInjector installs validate.yaml and a way to inject, until the end of the test.
 func installInjector(t *testing.T, injector ...*unstructured.Unstructured) {

@@ -18,7 +18,7 @@ import (
 func TestWhoIsInjected(t *testing.T) {
 	addServiceAccount(t, "kube-system")
 	labelInjectorNamespace(t)
-	plain, labelled := namespace(t, nil), namespace(t, optedIn)
+	plain, labelled, onNode := namespace(t, nil), namespace(t, optedIn), namespace(t, map[string]string{label: "node"})
 	cases := []struct {
 		name, namespace, label string
 		optedIn                bool
@@ -29,6 +29,11 @@ func TestWhoIsInjected(t *testing.T) {
 		{"the namespace's label", labelled, "", true},
 		{"the namespace's label, and the pod's", labelled, "true", true},
 		{"the pod's false wins", labelled, "false", false},
+		{"the pod's node", plain, "node", true},
+		{"the pod's node, and the namespace's true", labelled, "node", true},
+		{"the namespace's node", onNode, "", true},
+		{"the namespace's node, and the pod's true", onNode, "true", true},
+		{"the pod's false wins over node", onNode, "false", false},
 		{"kube-system", "kube-system", "true", false},
 		{"the injector's namespace", "locksidecar", "true", false},
 		{"the injector's namespace, by its label", "locksidecar", "", false},
@@ -61,6 +66,10 @@ func TestWhoIsInjected(t *testing.T) {
 				if c.optedIn && !s.right(got, err) {
 					t.Errorf("%s: %v, %v", c.name, err, got)
 				}
+				node := c.label == "node" || c.label == "" && c.namespace == onNode
+				if text := string(asJSON(got)); c.optedIn && err == nil && (strings.Contains(text, "csi.locksidecar.dev") != node || strings.Contains(text, "initContainers") == node) {
+					t.Errorf("%s: %s", c.name, text)
+				}
 				if !c.optedIn && (err != nil || strings.Contains(string(asJSON(got)), "LOCKSIDECAR_")) {
 					t.Errorf("%s: %v, %v", c.name, err, got)
 				}
@@ -80,7 +89,7 @@ func TestAnotherWordIsRefused(t *testing.T) {
 			for _, ns := range namespaces {
 				for _, word := range []string{"yes", "True", ""} {
 					pod := podOf("app", map[string]string{label: word}, nil)
-					if _, err := dryRun(t, ns, pod); !isRefused(`it must be "true" or "false"`)(nil, err) {
+					if _, err := dryRun(t, ns, pod); !isRefused(`it must be "true", "node" or "false"`)(nil, err) {
 						t.Errorf("%q: %v", word, err)
 					}
 				}

@@ -60,13 +60,13 @@ change what values say.
 {{- toJson $list -}}
 {{- end -}}
 
-{{/* Adds what all pods of the chart have: {of: the root, pod: a pod template}. */}}
+{{/* Adds what all pods of the chart have: {of: the root, pod: a pod template, everywhere: it runs on all nodes}. */}}
 {{- define "locksidecar.pod" -}}
 {{- $values := .of.Values -}}
 {{- $spec := .pod.spec -}}
 {{- $_ := set .pod.metadata "labels" (merge (dict) .pod.metadata.labels $values.pods.labels $values.labels) -}}
-{{- with $values.pods.annotations }}{{ $_ := set $.pod.metadata "annotations" . }}{{ end -}}
-{{- range $name := list "nodeSelector" "tolerations" "affinity" "priorityClassName" -}}
+{{- with $values.pods.annotations }}{{ $_ := set $.pod.metadata "annotations" (deepCopy .) }}{{ end -}}
+{{- range $name := ternary list (list "nodeSelector" "tolerations" "affinity" "priorityClassName") (.everywhere | default false) -}}
 {{- with get $values.pods $name }}{{ $_ := set $spec $name . }}{{ end -}}
 {{- end -}}
 {{- with $values.imagePullSecrets -}}
