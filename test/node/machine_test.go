@@ -27,13 +27,14 @@ const (
 )
 
 // enter prepares the node's own mounts and network. The kubelet sets three sysctls of the whole
-// machine: in here they are files. Then bash collects processes that have lost their parents.
+// machine: in here they are files. What the volume plugin mounts below /var/lib reaches the kubelet. Then bash collects processes that have lost their parents.
 const enter = `set -eu
 mount --make-rprivate /
 mount -t proc proc /proc
 hostname node1
 mkdir -p "$0/lib" "$0/log"
 mount --bind "$0/lib" /var/lib
+mount --make-shared /var/lib
 mount -t tmpfs tmpfs /run
 mkdir /run/sysctl /run/cni /run/kube
 echo 1 > /run/sysctl/overcommit_memory; mount --bind /run/sysctl/overcommit_memory /proc/sys/vm/overcommit_memory
@@ -142,6 +143,7 @@ func (m *machine) startServer() error {
 		"--service-account-signing-key-file=/run/kube/sa.key", "--authorization-mode=Node,RBAC",
 		"--token-auth-file="+abs("testdata/tokens.csv"), "--kubelet-preferred-address-types=InternalIP",
 		"--enable-aggregator-routing=true", // so webhooks reach Services without kube-proxy
+		"--allow-privileged",               // the volume plugin
 		"--enable-admission-plugins=NodeRestriction")
 	for _, image := range images {
 		if err := m.until("image "+image.file, func() error {

@@ -2,6 +2,7 @@
 //
 //	app pause        does nothing until SIGTERM
 //	app hold KEY     waits for the lock, holds it, and says in lines of its log what happens
+//	app pool KEY     holds locks for moments, by a pool of connections with one session, and counts: see pool.go
 //
 // After SIGTERM it holds the lock for two more seconds, and ends.
 package main
@@ -22,7 +23,11 @@ import (
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	if len(os.Args) < 3 || os.Args[1] != "hold" {
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == "pool":
+		pool(ctx, os.Args[2])
+		return
+	case len(os.Args) < 3 || os.Args[1] != "hold":
 		<-ctx.Done()
 		return
 	}
