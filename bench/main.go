@@ -11,6 +11,7 @@
 //	                                one curve, into bench/growth-hot.md
 //	go run ./bench -sweep           whether the table of locks stops growing; -write writes bench/SWEEP.md
 //	go run ./bench -fleet           many sidecars in one process; -write writes bench/fleet-….md
+//	go run ./bench -node            the lock server of a node beside a sidecar in each of its pods
 //	go run ./bench -profile         where the time goes; -write writes bench/PROFILE.md
 //	go run ./bench -only overhead -against v1.2
 //	go run ./bench -only turns -against v1.2
@@ -36,13 +37,13 @@ import (
 
 // options are what the command line says.
 type options struct {
-	only                string
-	write, check, grows bool
-	profiles, sweep     bool
-	fleet               bool
-	minutes             int // with sweep
-	rounds              int
-	length              time.Duration // of one measurement
+	only                      string
+	write, check, grows, node bool
+	profiles, sweep           bool
+	fleet                     bool
+	minutes                   int // with sweep
+	rounds                    int
+	length                    time.Duration // of one measurement
 	// against is an older revision to measure beside this one; empty: none.
 	against string
 	// most is the largest step of a curve; 0: all are taken.
@@ -127,8 +128,9 @@ func parse() (options, error) {
 	flag.BoolVar(&o.profiles, "profile", false, "profile the sidecar instead of measuring the goals")
 	flag.BoolVar(&o.sweep, "sweep", false, "watch how much the table of locks grows instead of measuring the goals")
 	flag.BoolVar(&o.fleet, "fleet", false, "measure fleets of sidecars in one process instead of the goals; -only postgres,etcd,redis,crowd are the parts")
+	flag.BoolVar(&o.node, "node", false, "measure the lock server of a node beside a sidecar in each of its pods, instead of the goals")
 	flag.IntVar(&o.minutes, "minutes", 20, "with -sweep: how long")
-	flag.IntVar(&o.most, "upto", 0, "with -growth and -fleet: the largest step, all when 0; with -sweep: how many rows there are before, ten million when 0")
+	flag.IntVar(&o.most, "upto", 0, "with -growth and -fleet: the largest step, all when 0; with -node: the pods, 200 when 0; with -sweep: how many rows there are before, ten million when 0")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement; medians are shown")
 	flag.DurationVar(&o.length, "length", 2*time.Second, "length of one measurement")
 	flag.StringVar(&o.against, "against", "", "an older revision, to compare with where that is measured")
@@ -179,6 +181,9 @@ func measure() error {
 	}
 	if o.sweep {
 		return b.sweeps()
+	}
+	if o.node {
+		return b.nodes()
 	}
 	return b.goals(before)
 }
