@@ -1,7 +1,6 @@
 package locksidecar
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,9 +21,6 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	// maxIdle limits the connections that are kept for the next calls, and idleTimeout for how long.
-	maxIdle     = 64
-	idleTimeout = 30 * time.Second
 	// maxAnswer limits the size of an answer: a full page of locks, each with its data, fits.
 	maxAnswer = 32 << 20
 	// maxSocketPath is the limit of Linux, in bytes.
@@ -39,7 +35,7 @@ type transport struct {
 	at     *endpoint
 	agent  string
 	tracer Tracer
-	pool   *http.Transport
+	pool   *pool
 	// reserve is for calls that must get through: releases, for example, end waits.
 	reserve *reserve
 	// life ends with the client.
@@ -48,23 +44,18 @@ type transport struct {
 }
 
 func newTransport(at *endpoint, c *Config) *transport {
-	t := &transport{at: at, agent: c.UserAgent, tracer: c.Tracer}
+	t := &transport{at: at, agent: c.UserAgent, tracer: c.Tracer, pool: newPool(at.dialInTurn), reserve: newReserve(at.dial)}
 	if t.agent == "" {
 		t.agent = "locksidecar-go"
 	}
 	t.life, t.end = context.WithCancelCause(context.Background())
-	t.pool = &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return at.dialInTurn(ctx) },
-		DisableCompression: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout,
-	}
-	t.reserve = newReserve(at.dial)
 	return t
 }
 
 // close ends all calls.
 func (t *transport) close() {
 	t.end(closedError())
-	t.pool.CloseIdleConnections()
+	t.pool.close()
 	t.reserve.close()
 }
 
@@ -82,7 +73,7 @@ type call struct {
 	waits bool // it may last, so it does not get the connection in reserve
 	// reserved: it uses the connection in reserve.
 	reserved bool
-	// repeatable: net/http may send it again on another connection.
+	// repeatable: it may be sent again, if a connection that was kept breaks before the answer.
 	repeatable bool
 }
 
@@ -105,23 +96,109 @@ func (t *transport) do(ctx context.Context, c call, answer any) error {
 }
 
 func (t *transport) text(ctx context.Context, c call) ([]byte, error) {
-	ctx, stop := t.limited(ctx, c)
-	defer stop()
-	resp, err := t.send(ctx, c)
+	req, err := t.prepare(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	var ends time.Time
+	if c.timeout > 0 {
+		ends = time.Now().Add(c.timeout)
+	}
+	a, err := t.exchange(ctx, c, req, ends)
+	if err != nil && !c.reserved && !c.waits && isExhausted(err) {
+		c.reserved = true // nothing was sent
+		a, err = t.exchange(ctx, c, req, ends)
+	}
 	switch {
 	case err != nil:
 		return nil, t.failure(ctx, c, err)
-	case len(text) > maxAnswer:
+	case len(a.text) > maxAnswer:
 		return nil, &Error{Code: "bad_answer", Key: c.about.key, Detail: fmt.Sprintf("the answer to %s %s has more than %d bytes", c.method, c.path, maxAnswer)}
-	case resp.StatusCode/100 != 2:
-		return nil, problemOf(resp.StatusCode, text, retryAfter(resp), c.about)
+	case a.StatusCode/100 != 2:
+		return nil, problemOf(a.StatusCode, a.text, retryAfter(a.Response), c.about)
 	}
-	return text, nil
+	return a.text, nil
+}
+
+// prepare makes the request of a call.
+func (t *transport) prepare(ctx context.Context, c call) (*request, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, t.failure(ctx, c, err)
+	}
+	if t.at.wrong != nil {
+		return nil, t.at.wrong
+	}
+	if n := len(t.at.socket); n > maxSocketPath {
+		return nil, &Error{Code: "unreachable", Key: c.about.key, Detail: fmt.Sprintf("the socket's path %s has %d bytes; allowed: up to %d, as the system limits it", t.at.socket, n, maxSocketPath)}
+	}
+	r := &request{}
+	if c.body != nil {
+		var err error
+		if r.body, err = json.Marshal(c.body); err != nil {
+			return nil, invalid("the data or the result cannot be made into JSON: %v", err)
+		}
+	}
+	var err error
+	if r.Request, err = http.NewRequestWithContext(ctx, c.method, "http://"+t.at.authority()+c.path, http.NoBody); err != nil {
+		return nil, t.failure(ctx, c, err)
+	}
+	r.Header.Set("User-Agent", t.agent)
+	if t.at.token != nil {
+		token, err := t.at.token.header()
+		if err != nil {
+			return nil, t.failure(ctx, c, err)
+		}
+		r.Header.Set("Authorization", token)
+	}
+	if c.session != "" {
+		r.Header.Set("Lock-Session", c.session)
+	}
+	if c.fresh {
+		r.Header.Set("Cache-Control", "no-cache")
+	}
+	t.inject(ctx, r.Header)
+	return r, nil
+}
+
+// exchange sends a request on a connection of its own, and reads the answer. If a kept connection breaks, which the sidecar may have closed
+// before, a call that may be repeated gets another one.
+func (t *transport) exchange(ctx context.Context, c call, r *request, ends time.Time) (*answer, error) {
+	if c.reserved {
+		limited, stop := t.limited(ctx, c)
+		defer stop()
+		return t.reserve.exchange(limited, r, ends)
+	}
+	for {
+		k := t.pool.take()
+		reused := k != nil
+		if !reused {
+			var err error
+			if k, err = t.dial(ctx, c); err != nil {
+				return nil, err
+			}
+		}
+		stop := k.limitTo(ends, ctx, c.until)
+		a, err := k.exchange(r)
+		if stop() && err == nil && !a.Close {
+			t.pool.give(k)
+		} else {
+			t.pool.drop(k)
+		}
+		if err == nil || !reused || !c.repeatable || !isBroken(err) || t.causeOf(ctx, c, err) != nil {
+			return a, err
+		}
+	}
+}
+
+// dial makes a connection, which is one of the pool.
+func (t *transport) dial(ctx context.Context, c call) (*conn, error) {
+	ctx, stop := t.limited(ctx, c)
+	defer stop()
+	k, err := t.pool.dial(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return nil, cause
+	}
+	return k, err
 }
 
 // limited adds the limits of a call to the caller's context: its timeout, the end of its session, and that of the client.
@@ -143,74 +220,24 @@ func (t *transport) limited(caller context.Context, c call) (context.Context, fu
 	}
 }
 
-// send returns the answer as soon as its head has come.
-func (t *transport) send(ctx context.Context, c call) (*http.Response, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, t.failure(ctx, c, err)
+// causeOf is why a call ended before its answer: its caller, its client, its session or its time has ended. nil: none of these.
+func (t *transport) causeOf(ctx context.Context, c call, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case t.life.Err() != nil:
+		return context.Cause(t.life)
+	case c.until != nil && c.until.Err() != nil:
+		return context.Cause(c.until)
+	case errors.Is(err, errTimeout):
+		return errTimeout
 	}
-	if t.at.wrong != nil {
-		return nil, t.at.wrong
-	}
-	if n := len(t.at.socket); n > maxSocketPath {
-		return nil, &Error{Code: "unreachable", Key: c.about.key, Detail: fmt.Sprintf("the socket's path %s has %d bytes; allowed: up to %d, as the system limits it", t.at.socket, n, maxSocketPath)}
-	}
-	var body []byte
-	if c.body != nil {
-		var err error
-		if body, err = json.Marshal(c.body); err != nil {
-			return nil, invalid("the data or the result cannot be made into JSON: %v", err)
-		}
-	}
-	resp, err := t.roundTrip(ctx, c, body)
-	if err != nil && !c.reserved && !c.waits && isExhausted(err) {
-		c.reserved = true // nothing was sent
-		resp, err = t.roundTrip(ctx, c, body)
-	}
-	if err != nil {
-		return nil, t.failure(ctx, c, err)
-	}
-	return resp, nil
-}
-
-func (t *transport) roundTrip(ctx context.Context, c call, body []byte) (*http.Response, error) {
-	var content io.Reader // nil: no body
-	if body != nil {
-		content = bytes.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(ctx, c.method, "http://"+t.at.authority()+c.path, content)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("User-Agent", t.agent)
-	if t.at.token != nil {
-		token, err := t.at.token.header()
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set("Authorization", token)
-	}
-	if c.session != "" {
-		req.Header.Set("Lock-Session", c.session)
-	}
-	if c.fresh {
-		req.Header.Set("Cache-Control", "no-cache")
-	}
-	if c.repeatable {
-		req.Header["Idempotency-Key"] = nil // net/http sends no such header, but knows
-	}
-	t.inject(ctx, req.Header)
-	if c.reserved {
-		return t.reserve.roundTrip(req)
-	}
-	return t.pool.RoundTrip(req)
+	return nil
 }
 
 // failure is the error of a call without a complete answer.
 func (t *transport) failure(ctx context.Context, c call, err error) error {
-	cause := context.Cause(ctx)
-	if cause == nil && errors.Is(err, errTimeout) {
-		cause = errTimeout
-	}
+	cause := t.causeOf(ctx, c, err)
 	var ours *Error
 	switch {
 	case cause == nil && errors.As(err, &ours): // it was not sent
@@ -282,7 +309,8 @@ func retryAfter(resp *http.Response) time.Duration {
 // stream is an answer of server-sent events.
 type stream struct {
 	lines *eventReader
-	body  io.Closer
+	// life ends with the stream, and its cause is why.
+	life context.Context
 	// heard is when the last byte came.
 	heard atomic.Int64
 	close func() // may be called twice
@@ -292,34 +320,48 @@ type stream struct {
 
 // open makes a call whose answer is a stream, which lives until ctx ends, or close.
 func (t *transport) open(ctx context.Context, c call) (*stream, error) {
-	timeout := c.timeout
-	c.timeout = 0
-	ctx, stop := t.limited(ctx, c)
-	ctx, cancel := context.WithCancelCause(ctx)
-	s := &stream{began: time.Now(), close: sync.OnceFunc(func() { cancel(nil); stop() })}
-	late := time.AfterFunc(timeout, func() { cancel(errTimeout) })
-	c.timeout = timeout // for the message
-	resp, err := t.send(ctx, c)
-	if !late.Stop() && err == nil {
-		_ = resp.Body.Close()
-		err = t.failure(ctx, c, errTimeout)
-	}
-	if err == nil && resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-		_ = resp.Body.Close()
-		err = problemOf(resp.StatusCode, text, retryAfter(resp), c.about)
-	}
+	r, err := t.prepare(ctx, c)
 	if err != nil {
+		return nil, err
+	}
+	k := t.pool.take()
+	if k == nil {
+		if k, err = t.dial(ctx, c); err != nil {
+			return nil, t.failure(ctx, c, err)
+		}
+	}
+	untimed := c
+	untimed.timeout = 0
+	life, stop := t.limited(ctx, untimed)
+	life, cancel := context.WithCancelCause(life)
+	context.AfterFunc(life, func() { t.pool.drop(k) })
+	s := &stream{began: time.Now(), life: life, close: sync.OnceFunc(func() { cancel(nil); stop() })}
+	_ = k.SetDeadline(time.Now().Add(c.timeout))
+	resp, err := k.begin(r)
+	if err != nil {
+		err = t.failure(ctx, c, err)
 		s.close()
 		return nil, err
 	}
-	s.body, s.lines = resp.Body, newEventReader(heardReader{resp.Body, s})
-	s.watchSilence(ctx, cancel)
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		s.close()
+		return nil, problemOf(resp.StatusCode, text, retryAfter(resp), c.about)
+	}
+	k.endless()
+	s.lines = newEventReader(heardReader{resp.Body, s})
+	s.watchSilence(life, cancel)
 	return s, nil
 }
 
 // next returns the next event. The stream is over after an error.
-func (s *stream) next() (name string, data []byte, err error) { return s.lines.next() }
+func (s *stream) next() (name string, data []byte, err error) {
+	name, data, err = s.lines.next()
+	if cause := context.Cause(s.life); err != nil && cause != nil {
+		err = cause
+	}
+	return name, data, err
+}
 
 // watchSilence ends the stream if it says nothing for too long. This process may itself have been stopped, with lines to read.
 func (s *stream) watchSilence(ctx context.Context, cancel context.CancelCauseFunc) {

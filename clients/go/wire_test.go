@@ -137,7 +137,7 @@ func cut(w http.ResponseWriter) {
 }
 
 // Proves: client lost answer
-// A release whose answer was lost is repeated, and that it is done already is its success. A release is not sent twice by net/http itself.
+// A release whose answer was lost is repeated, and that it is done already is its success. The transport does not send a release twice by itself.
 func TestALostAnswerOfARelease(t *testing.T) {
 	var releases atomic.Int32
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
