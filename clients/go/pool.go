@@ -42,7 +42,8 @@ type answer struct {
 }
 
 // conn is a connection to the sidecar. It carries one call at a time, in the goroutine of its caller. net/http writes and reads the messages, but not with its
-// Transport, which has two goroutines for each connection. Each call woke both, which took more time than the rest of the call.
+// Transport, which has two goroutines for each connection. Each call woke both: with 64 callers a pair took 148 us of processor time, and now
+// 67 (bench/clients, in turns on a busy machine).
 type conn struct {
 	net.Conn
 

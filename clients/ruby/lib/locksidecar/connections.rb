@@ -24,6 +24,7 @@ module Locksidecar
       @encryption = nil # TLS over it
       @through = nil # what is read and written: either
       @parser = nil
+      @taken = String.new(encoding: Encoding::BINARY) # one for all reads: a new one of that size each time keeps the GC busy
     end
 
     # Opens a new connection, at most for `timeout` seconds after `began`; nil: for as long as one takes at most. Its waits
@@ -63,9 +64,9 @@ module Locksidecar
       data && @parser.feed(data)
     end
 
-    # What has come; nil: nothing yet. Raises EOFError.
+    # What has come, until the next read; nil: nothing yet. Raises EOFError.
     def read
-      data = @through.read_nonblock(Connection.piece, exception: false)
+      data = @through.read_nonblock(Connection.piece, @taken, exception: false)
       raise EOFError, "it was closed" if data.nil?
 
       data unless data.is_a?(Symbol)

@@ -35,8 +35,8 @@ module Locksidecar
     end
 
     # As that of a socket. An error of TLS is an IOError.
-    def read_nonblock(size, exception:)
-      @tls.read_nonblock(size, exception:)
+    def read_nonblock(size, into, exception:)
+      @tls.read_nonblock(size, into, exception:)
     rescue OpenSSL::SSL::SSLError => e
       raise IOError, e.message
     end

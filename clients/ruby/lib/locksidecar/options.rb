@@ -120,10 +120,8 @@ module Locksidecar
 
     # The features that they need.
     def needs
-      {
-        "shared" => shared, "bind_ttl" => bind != "session", "reentrant" => owner, "hold" => max_hold || min_hold,
-        "outcome" => on_success != "acquire", "data" => !data.nil?, "wait" => waits?
-      }.select { |_, needed| needed }.keys
+      [("shared" if shared), ("bind_ttl" if bind != "session"), ("reentrant" if owner), ("hold" if max_hold || min_hold),
+       ("outcome" if on_success != "acquire"), ("data" unless data.nil?), ("wait" if waits?)].compact
     end
 
     def waits? = wait.nil? || wait.positive?

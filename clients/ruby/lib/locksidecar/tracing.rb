@@ -13,7 +13,7 @@ module Locksidecar
     class << self
       # The context of this thread (fiber), for operations that run in another one. nil without OpenTelemetry. Not
       # `defined?`, because that of a nested name swallows all that is raised in it, such as Timeout::Error.
-      def context = (::OpenTelemetry::Context.current if Object.const_defined?("OpenTelemetry::Trace"))
+      def context = (::OpenTelemetry::Context.current if loaded?)
 
       # The header lines of a context. Empty outside of a span.
       def headers(context = self.context)
@@ -34,6 +34,8 @@ module Locksidecar
       def release(key, token, context = self.context) = begun("lock.release", [key], { "lock.token" => token }, context)
 
       private
+
+      def loaded? = Object.const_defined?(:OpenTelemetry) && ::OpenTelemetry.const_defined?(:Trace)
 
       def begun(name, keys, more, context) = context ? Operation.new(name, { **about(keys), **more }, context) : Untraced
 
