@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# bench/clients/run.sh [node|python|java|go|ruby|rust]…: how fast each client makes pairs of acquire and release, beside a library that users would take
-# instead, in turns on one machine. Both servers keep their locks in memory, so the clients are what differs. Prints a table for
+# bench/clients/run.sh [node|python|java|go|ruby|rust|php]…: how fast each client makes pairs of acquire and release, beside a library that users would take
+# instead, in turns on one machine, and beside a bare loop over the sidecar's socket for Go and Ruby. Both servers keep their locks in memory, so the clients are what differs. Prints a table for
 # docs/performance.md. TURNS (5) and SECONDS_EACH (3) change its length. It installs what it lacks, and needs redis-server.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 turns=${TURNS:-5} seconds=${SECONDS_EACH:-3}
 languages=("$@")
-[ $# -gt 0 ] || languages=(node python java go ruby rust)
+[ $# -gt 0 ] || languages=(node python java go ruby rust php)
 
 # What a language needs, and how its program is run.
 prepare_node() {
@@ -47,6 +47,11 @@ prepare_rust() {
 }
 run_rust() { "$CARGO_TARGET_DIR/release/pairs" "$@"; }
 
+prepare_php() {
+  test/deps.sh php package=php-redis
+}
+run_php() { php -d error_reporting=8191 bench/clients/php/pairs.php "$@"; } # Debian's Symfony is older than its PHP
+
 folder=$(mktemp -d)
 pids=()
 cleanup() {
@@ -69,7 +74,8 @@ for socket in sidecar redis; do
 done
 
 # language, the other library, callers
-all=("node redlock 1" "node redlock 64" "python redis 1" "python redis 16" "java redisson 1" "java redisson 16" "go redislock 1" "go redislock 64" "ruby redis 1" "ruby redis 16" "rust rslock 1" "rust rslock 64")
+all=("node redlock 1" "node redlock 64" "python redis 1" "python redis 16" "java redisson 1" "java redisson 16" "go redislock 1" "go redislock 64" "go socket 1" "go socket 64"
+  "ruby redis 1" "ruby redis 16" "ruby socket 1" "ruby socket 16" "rust rslock 1" "rust rslock 64" "php symfony 1")
 rows=()
 for row in "${all[@]}"; do
   [[ " ${languages[*]} " != *" ${row%% *} "* ]] || rows+=("$row")
@@ -79,6 +85,7 @@ for turn in $(seq "$turns"); do
     read -r language other callers <<<"$row"
     server=$folder/redis.sock
     [ "$language" != java ] || server=redis://127.0.0.1:$port
+    [ "$other" != socket ] || server=$folder/sidecar.sock
     ours=$("run_$language" locksidecar "$folder/sidecar.sock" "$callers" "$seconds")
     theirs=$("run_$language" "$other" "$server" "$callers" "$seconds")
     echo "turn $turn: $language, $callers callers: locksidecar $ours, $other $theirs" >&2

@@ -1,8 +1,8 @@
 // Command pairs prints the pairs of acquire and release a second, each goroutine with a key of its own:
 //
-//	pairs locksidecar|redislock SOCKET CALLERS SECONDS
+//	pairs locksidecar|redislock|socket SOCKET CALLERS SECONDS
 //
-// Before that, all goroutines want one key, and it fails if two have it at a time.
+// socket is a bare loop over the sidecar's socket. Before that, all goroutines want one key, and it fails if two have it at a time.
 package main
 
 import (
@@ -29,7 +29,7 @@ type acquire func(key string) (release func() error, err error)
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) != 5 {
-		log.Fatal("usage: pairs locksidecar|redislock SOCKET CALLERS SECONDS")
+		log.Fatal("usage: pairs locksidecar|redislock|socket SOCKET CALLERS SECONDS")
 	}
 	callers, err := strconv.Atoi(os.Args[3])
 	if err != nil {
@@ -39,16 +39,23 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	rate, err := measure(library(os.Args[1], os.Args[2]), callers, time.Duration(seconds*float64(time.Second)))
+	lock, err := library(os.Args[1], os.Args[2])
+	if err != nil {
+		log.Fatal(err)
+	}
+	rate, err := measure(lock, callers, time.Duration(seconds*float64(time.Second)))
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("%.0f\n", rate)
 }
 
-func library(name, socket string) acquire {
+func library(name, socket string) (acquire, error) {
 	ctx := context.Background()
-	if name == "locksidecar" {
+	switch name {
+	case "socket":
+		return onSocket(socket)
+	case "locksidecar":
 		client := locksidecar.New(locksidecar.Config{Socket: socket})
 		return func(key string) (func() error, error) {
 			lock, ok, err := client.TryAcquire(ctx, key)
@@ -56,7 +63,7 @@ func library(name, socket string) acquire {
 				return nil, err
 			}
 			return func() error { return lock.Release() }, nil
-		}
+		}, nil
 	}
 	client := redislock.New(redis.NewClient(&redis.Options{Network: "unix", Addr: socket}))
 	return func(key string) (func() error, error) {
@@ -68,7 +75,7 @@ func library(name, socket string) acquire {
 			return nil, err
 		}
 		return func() error { return lock.Release(ctx) }, nil
-	}
+	}, nil
 }
 
 func measure(lock acquire, callers int, length time.Duration) (float64, error) {
