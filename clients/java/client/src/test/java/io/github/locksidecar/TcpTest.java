@@ -300,6 +300,16 @@ class TcpTest {
         .onClose(() -> List.of(good, expired, elsewhere, unencrypted).forEach(Sidecar::close));
   }
 
+  /** A release may go over the connection in reserve if the name of the host cannot be looked up. A client that has reached no sidecar has none, so it does not wait for it. */
+  @Test
+  @Timeout(60)
+  void aHostThatWasNeverKnownIsToldAtOnce() {
+    try (LockClient client = LockClient.builder().url("http://no-such-host.invalid:1").timeout(Duration.ofMinutes(10)).build()) {
+      assertThrows(UnavailableException.class, () -> client.check("k", 7));
+      assertThrows(UnavailableException.class, () -> client.release("k", 7));
+    }
+  }
+
   private static String trace(Exception error) {
     StringWriter text = new StringWriter();
     error.printStackTrace(new PrintWriter(text));
