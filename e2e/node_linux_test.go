@@ -319,6 +319,30 @@ func TestNodeUpgrade(t *testing.T) {
 	}
 }
 
+// TestNodeDrainsABusyPod: a pod that always holds some lock gets nothing more from the old run at last, releases, and loses nothing.
+func TestNodeDrainsABusyPod(t *testing.T) {
+	t.Parallel()
+	o, _ := onPostgres(t)
+	o = o.with(options{"TTL": "60s", "DRAIN_TIMEOUT": slowed(6 * time.Second).String()})
+	p, old := rooted(t, o)
+	web := p.volume("shop", "web-0")
+	web.publish()
+	busy := web.app()
+	first := busy.acquire("first", "")
+	startNode(t, p, o)
+	old.signal(syscall.SIGTERM)
+	old.await("the old run to leave", func() bool { return strings.Contains(old.log.String(), "another run serves this pod") })
+	second := busy.acquire("second", "")
+	busy.release("first", first)
+	old.await("the last part of the drain", func() bool { return len(old.logged("this run grants this pod nothing more")) > 0 })
+	busy.call("PUT", lockPath("third"), "").want(503, "draining")
+	busy.release("second", second)
+	if code := old.wait(); code != 0 || strings.Contains(old.log.String(), "still hold locks") {
+		t.Errorf("exit code %d, or a lock was lost", code)
+	}
+	web.app().acquire("third", "")
+}
+
 // TestNodeThatCannotServe: a second run that does not reach the store takes nothing over.
 func TestNodeThatCannotServe(t *testing.T) {
 	t.Parallel()

@@ -35,7 +35,7 @@ func (k *call) passedOn() (passed bool, p *wire.Problem) {
 		return false, nil
 	}
 	id := k.sessionOfCall()
-	if id == "" || !k.looksAtSession() {
+	if id == "" || !mayBeSession(id) || !k.looksAtSession() {
 		return false, nil
 	}
 	if _, err := k.srv.locks.Session(id); err == nil {
@@ -90,15 +90,12 @@ func (k *call) sessionOfCall() string {
 
 // whoKnows connects to the server that knows a session. Nil: none does, or the caller has left. If one does not answer, and none knows the session, that is the error.
 func (k *call) whoKnows(id string, others []string) (found *otherServer, err error) {
-	if !mayBeSession(id) {
-		return nil, nil
-	}
 	ctx := k.c.BeginCall(context.Background(), true)
 	var errs []error
 	for _, socket := range others {
 		o, err := connect(ctx, socket, k.srv.cfg.Timeouts.PassOn)
-		if o == nil {
-			errs = append(errs, err)
+		if err != nil {
+			errs = append(errs, unlessNobody(err))
 			continue
 		}
 		knows, err := o.knows(id)
@@ -111,7 +108,7 @@ func (k *call) whoKnows(id string, others []string) (found *otherServer, err err
 	}
 	if gone := k.c.EndCall(); gone && found != nil {
 		found.close()
-		return nil, nil
+		found = nil
 	}
 	return found, errors.Join(errs...)
 }
@@ -125,17 +122,11 @@ func mayBeSession(id string) bool {
 
 // passTo carries the call out at the other server.
 func (k *call) passTo(other *otherServer) (passed bool, p *wire.Problem) {
-	request, err := k.requestBytes()
-	if err != nil {
-		other.close()
-		return false, wire.Invalid("the request cannot be passed on to the lock server that has its session")
-	}
 	answer := fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseResponse(answer)
 	mayGrant := k.acquires()
-	ctx := k.beginCancelable()
-	err = other.send(request)
-	request = nil // the call may wait for hours
+	err := k.sendTo(other)
+	ctx := k.beginCancelable() // gives up the request, because the call may wait for hours
 	if err == nil {
 		err = other.answer(ctx, k.ctx.IsHead(), answer)
 	}
@@ -161,17 +152,14 @@ func (k *call) passTo(other *otherServer) (passed bool, p *wire.Problem) {
 	return true, nil
 }
 
-func (k *call) requestBytes() ([]byte, error) {
-	var b bytes.Buffer
-	w := bufio.NewWriter(&b)
+// sendTo sends the request to the other server.
+func (k *call) sendTo(other *otherServer) error {
 	h := &k.ctx.Request.Header
 	h.ResetConnectionClose()
 	h.SetProtocol("HTTP/1.1") // so that the other server waits for what may come behind
-	if err := k.ctx.Request.Write(w); err != nil {
-		return nil, err
-	}
-	err := w.Flush()
-	return b.Bytes(), err
+	_ = other.nc.SetWriteDeadline(time.Now().Add(other.timeout))
+	w := bufio.NewWriter(other.nc)
+	return errors.Join(k.ctx.Request.Write(w), w.Flush())
 }
 
 // takeAnswer makes an answer of another server that of the call.
@@ -198,13 +186,22 @@ type otherServer struct {
 // callerLeft is the byte that tells another server that the caller has left.
 const callerLeft = "X"
 
-// connect connects to a server. Nil without an error: there is none.
+var errNobody = errors.New("nobody listens there")
+
+func unlessNobody(err error) error {
+	if errors.Is(err, errNobody) {
+		return nil
+	}
+	return err
+}
+
+// connect connects to a server. Error: errNobody.
 func connect(ctx context.Context, socket string, timeout time.Duration) (*otherServer, error) {
 	d := net.Dialer{Timeout: timeout}
 	nc, err := d.DialContext(ctx, "unix", socket)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return nil, nil
+		return nil, errNobody
 	case err != nil:
 		return nil, err
 	}
@@ -246,13 +243,6 @@ func (o *otherServer) knows(id string) (bool, error) {
 		return false, nil
 	}
 	return false, errors.New("the other server does not say whether it knows the session")
-}
-
-// send sends the call.
-func (o *otherServer) send(request []byte) error {
-	_ = o.nc.SetWriteDeadline(time.Now().Add(o.timeout))
-	_, err := o.nc.Write(request)
-	return err
 }
 
 // answer reads the answer, however long it takes. When ctx ends, the other server is told that the caller has left, and the rest is limited.

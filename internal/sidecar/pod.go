@@ -155,7 +155,8 @@ func (p *pod) beginEnd() bool {
 }
 
 // leave returns when the pod's part may end: when another run has the path, and the pod holds no locks here and waits for none, or at the end of the
-// drain timeout. If no other run takes the path within patience, this one grants nothing more, and waits a shorter time.
+// drain timeout. Before that end, nothing more is granted for a while, so a pod that always holds some lock can release it, and goes on with the
+// other run. If no other run takes the path within patience, this one grants nothing more, and waits a shorter time.
 func (p *pod) leave(hurry context.Context, patience time.Duration) {
 	const pause = 20 * time.Millisecond
 	began, left, drained := time.Now(), false, false
@@ -167,15 +168,17 @@ func (p *pod) leave(hurry context.Context, patience time.Duration) {
 			p.log.Info("another run serves this pod: this one serves the sessions that hold locks, or wait for some")
 		}
 		limit := p.node.Config.DrainTimeout
+		last := limit - min(aloneDrain, limit/2)
 		if !left {
-			limit = min(limit, aloneDrain) + patience
+			limit, last = min(limit, aloneDrain)+patience, patience
 		}
 		switch idle := p.locks.Unused(); {
 		case drained && idle:
 			return
-		case left && idle, !left && waited >= patience: // calls that are on their way get their locks, and are waited for
+		case !drained && (left && idle || waited >= last): // calls that are on their way get their locks, and are waited for
 			p.locks.Drain()
 			drained = true
+			p.log.Debug("this run grants this pod nothing more")
 		}
 		if waited >= limit {
 			p.log.Warn("sessions still hold locks after the drain timeout; releasing them")

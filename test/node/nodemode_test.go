@@ -53,7 +53,7 @@ func onNode(t *testing.T, ns, name, what, key string) *log {
 	return logOf(t, ns, name, "app")
 }
 
-// newest waits until the DaemonSet's newest pod is the only one that is not terminating, and is ready.
+// rolledOut waits until the newest lock server is ready.
 func rolledOut(t *testing.T) {
 	t.Helper()
 	kubectl(t, "-n", servers, "rollout", "status", "daemonset/locksidecar-node", "--timeout=120s")
@@ -169,10 +169,30 @@ func TestNodeUpdate(t *testing.T) {
 	kubectl(t, "-n", ns, "delete", "pod", "holds")
 	holds.next("still held")
 	next.next("granted")
+	endsWithoutLoss(t, ns, "load", load)
 	serversAre(t, 1)
-	kubectl(t, "-n", ns, "delete", "pod", "load")
-	ended := load.next("ended: ")
-	t.Log(ended.text)
+
+	// With a short drain timeout the pool must move to the new server.
+	kubectl(t, "-n", servers, "set", "env", "daemonset/locksidecar-node", "LOCKSIDECAR_DRAIN_TIMEOUT=10s")
+	rolledOut(t)
+	kubectl(t, "-n", ns, "delete", "pod", "next")
+	serversAre(t, 1)
+	moves := onNode(t, ns, "moves", "pool", "moves")
+	moves.next("session")
+	kubectl(t, "-n", servers, "set", "env", "daemonset/locksidecar-node", "ROUND=last")
+	rolledOut(t)
+	moves.next("session") // another one
+	serversAre(t, 1)
+	moves.counted()
+	endsWithoutLoss(t, ns, "moves", moves)
+}
+
+// endsWithoutLoss deletes the pod of a pool.
+func endsWithoutLoss(t *testing.T, ns, name string, pool *log) {
+	t.Helper()
+	kubectl(t, "-n", ns, "delete", "pod", name)
+	ended := pool.next("ended: ")
+	t.Log(name, ended.text)
 	if !strings.Contains(ended.text, "lost 0") {
 		t.Error("a lock was lost")
 	}
@@ -185,7 +205,8 @@ func TestNodeModeKills(t *testing.T) {
 	one := onNode(t, ns, "one", "hold", "one")
 	one.next("granted")
 
-	signal(t, processOf(t, "locksidecar", "LOCKSIDECAR_ADMIN_ADDR=:15624"), syscall.SIGKILL)
+	server := kubectl(t, "-n", servers, "get", "pods", "-l", "app=locksidecar-node", "-o", "jsonpath={.items[0].metadata.name}")
+	signal(t, processOf(t, "locksidecar", "POD_NAME="+server), syscall.SIGKILL)
 	killed := time.Now()
 	one.next("lost")
 	again := one.next("granted")

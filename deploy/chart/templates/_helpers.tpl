@@ -66,7 +66,7 @@ change what values say.
 {{- $spec := .pod.spec -}}
 {{- $_ := set .pod.metadata "labels" (merge (dict) .pod.metadata.labels $values.pods.labels $values.labels) -}}
 {{- with $values.pods.annotations }}{{ $_ := set $.pod.metadata "annotations" (deepCopy .) }}{{ end -}}
-{{- range $name := ternary list (list "nodeSelector" "tolerations" "affinity" "priorityClassName") (.everywhere | default false) -}}
+{{- range $name := ternary (list) (list "nodeSelector" "tolerations" "affinity" "priorityClassName") (.everywhere | default false) -}}
 {{- with get $values.pods $name }}{{ $_ := set $spec $name . }}{{ end -}}
 {{- end -}}
 {{- with $values.imagePullSecrets -}}
