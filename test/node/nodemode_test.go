@@ -103,13 +103,10 @@ func TestNodeMode(t *testing.T) {
 		t.Error("the lock of a killed app was not free at once")
 	}
 
-	kubectl(t, "-n", shop, "delete", "pod", "second", "--grace-period=0", "--force")
 	deleted := time.Now()
+	kubectl(t, "-n", shop, "delete", "pod", "second", "--grace-period=0", "--force")
 	next := third.next("granted")
 	t.Logf("granted %s after the pod was deleted", next.at.Sub(deleted).Round(time.Millisecond))
-	if left, err := the.inside("sh", "-c", "ls /run/locksidecar-node/pods | wc -l").Output(); err != nil {
-		t.Error(err, left)
-	}
 	if err := the.until("the folder of the deleted pod to go", func() error {
 		out, err := the.inside("sh", "-c", "ls /run/locksidecar-node/pods | wc -l").Output()
 		if err == nil && strings.TrimSpace(string(out)) != "3" {
@@ -146,15 +143,14 @@ func TestNodeUpdate(t *testing.T) {
 	holds.next("granted")
 	load := onNode(t, ns, "load", "pool", "load")
 	before, _ := load.counted()
-	for round := range 3 {
-		kubectl(t, "-n", servers, "set", "env", "daemonset/locksidecar-node", fmt.Sprint("ROUND=", round))
-		rolledOut(t)
-	}
+	kubectl(t, "-n", servers, "set", "env", "daemonset/locksidecar-node", "ROUND=1")
+	rolledOut(t)
+	serversAre(t, 2)
 	after, lost := load.counted()
-	for after == before {
+	for after < before+100 {
 		after, lost = load.counted()
 	}
-	t.Logf("3 updates: the pool held %d locks meanwhile, and lost %d", after-before, lost)
+	t.Logf("the pool held %d locks during the update, and lost %d", after-before, lost)
 	if lost > 0 {
 		t.Errorf("%d locks were lost", lost)
 	}
@@ -164,7 +160,6 @@ func TestNodeUpdate(t *testing.T) {
 		t.Errorf("the holder says: %s", line.text)
 	default:
 	}
-	serversAre(t, 2)
 	next := onNode(t, ns, "next", "hold", "leader")
 	kubectl(t, "-n", ns, "delete", "pod", "holds")
 	holds.next("still held")
@@ -173,9 +168,9 @@ func TestNodeUpdate(t *testing.T) {
 	serversAre(t, 1)
 
 	// With a short drain timeout the pool must move to the new server.
+	kubectl(t, "-n", ns, "delete", "pod", "next")
 	kubectl(t, "-n", servers, "set", "env", "daemonset/locksidecar-node", "LOCKSIDECAR_DRAIN_TIMEOUT=10s")
 	rolledOut(t)
-	kubectl(t, "-n", ns, "delete", "pod", "next")
 	serversAre(t, 1)
 	moves := onNode(t, ns, "moves", "pool", "moves")
 	moves.next("session")

@@ -123,7 +123,7 @@ func (n *counts) once(client *http.Client, session, key string) {
 		say("lost: %d %s", status, text)
 		return
 	}
-	if status, text := n.certainly(client, http.MethodDelete, session, key, claim); status != http.StatusOK {
+	if status, text := n.certainly(client, http.MethodDelete, session, fmt.Sprintf("%s?token=%d", key, got.Token), ""); status != http.StatusOK {
 		n.lost.Add(1)
 		say("lost at its release: %d %s", status, text)
 		return
