@@ -19,6 +19,9 @@
 //   - again: each object works again;
 //   - traffic: enough has happened that the rest says something.
 //
+// Each second start of the program for Go calls its sidecar through a relay that holds answers back. So a client that leaves such a call has to withdraw it. A
+// holder of Go that asks a frozen sidecar works on until it is told of the loss. That alone is not enough to notice a client without a clock of its own.
+//
 // The rules read nothing but the history, so one that was kept can be judged again: go test ./clients -judge FOLDER.
 //
 // A program has little memory, so that one that grows ends. No allocation is made to fail: a runtime that is out of memory

@@ -91,6 +91,9 @@ type program struct {
 }
 
 func main() {
+	if os.Args[1] == "relay" {
+		relay(os.Args[2], os.Args[3])
+	}
 	p := &program{}
 	must(json.Unmarshal([]byte(os.Args[1]), &p.task))
 	go limitMemory()
@@ -100,8 +103,12 @@ func main() {
 	var err error
 	p.records, err = os.OpenFile(p.task.Records, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	must(err)
+	socket := p.task.Socket
+	if p.task.Seed%2 == 0 { // so every second start of the program has one
+		socket = throughRelay(socket)
+	}
 	p.client = locksidecar.New(locksidecar.Config{
-		Socket: p.task.Socket, Name: p.task.Name, Timeout: seconds(p.task.Timeout), Reconnect: seconds(p.task.Reconnect),
+		Socket: socket, Name: p.task.Name, Timeout: seconds(p.task.Timeout), Reconnect: seconds(p.task.Reconnect),
 	})
 	p.semaphore = p.client.Semaphore("s0", limit, p.ttl())
 	p.forms = forms
@@ -225,8 +232,22 @@ func (h *hold) got(locks ...*locksidecar.Lock) {
 	h.end(h.op, "granted")
 }
 
-func (h *hold) rest() {
+// rest is the work under locks. Now and then it asks whether it holds them. If there is no answer, it works until it is told of the loss: while the sidecar
+// hangs, only the clock of the client tells it.
+func (h *hold) rest(locks ...*locksidecar.Lock) {
 	time.Sleep(h.pause())
+	if h.rng.IntN(4) > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), seconds(h.task.TTL)/8)
+	defer cancel()
+	if _, err := locks[0].Check(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	select {
+	case <-locks[0].Lost():
+	case <-time.After(3 * seconds(h.task.TTL)):
+	}
 }
 
 // pause is now and then longer than a lease.
@@ -244,7 +265,7 @@ func (h *hold) leaves() {
 
 func (h *hold) body(locks ...*locksidecar.Lock) error {
 	h.got(locks...)
-	h.rest()
+	h.rest(locks...)
 	h.leaves()
 	return nil
 }
@@ -302,7 +323,7 @@ func (h *hold) run(ctx context.Context, wanted []string) error {
 
 func (h *hold) holds(lock *locksidecar.Lock) error {
 	h.got(lock)
-	h.rest()
+	h.rest(lock)
 	return h.release(lock)
 }
 
@@ -318,7 +339,7 @@ func (h *hold) nested(ctx context.Context, key string, options []locksidecar.Opt
 			enter.Tokens = []int64{inner.Token()}
 			h.mu.Unlock()
 			h.end(enter, "granted")
-			h.rest()
+			h.rest(inner)
 			enter = h.begin("leave", h.actor, op{Form: "nested", Hold: h.op.ID})
 			return nil
 		}, options...)
