@@ -69,9 +69,9 @@ func newConn(c net.Conn) *conn {
 	return k
 }
 
-// limitTo limits the next exchange: to a time (zero: none), to its caller and to until (nil: to nothing more). The returned function ends the limits, and
+// limitTo limits the next exchange: to its caller, to until (nil: to nothing more) and to a time (zero: none). The returned function ends the limits, and
 // reports whether the connection can still be used.
-func (k *conn) limitTo(ends time.Time, caller, until context.Context) func() bool {
+func (k *conn) limitTo(caller, until context.Context, ends time.Time) func() bool {
 	_ = k.SetDeadline(ends) // before the contexts, whose ends set another one
 	stops := make([]func() bool, 0, 2)
 	for _, ctx := range []context.Context{caller, until} {
@@ -90,7 +90,7 @@ func (k *conn) limitTo(ends time.Time, caller, until context.Context) func() boo
 
 // exchange sends a request, and reads the whole answer.
 func (k *conn) exchange(r *request) (*answer, error) {
-	resp, err := k.begin(r)
+	resp, err := k.begin(r) //nolint:bodyclose // it is read whole, and the connection is another's
 	if err != nil {
 		return nil, err
 	}

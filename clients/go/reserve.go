@@ -36,7 +36,7 @@ func (r *reserve) exchange(ctx context.Context, of *request, ends time.Time) (*a
 		}
 		r.conn = newConn(conn)
 	}
-	stop := r.conn.limitTo(ends, ctx, nil)
+	stop := r.conn.limitTo(ctx, nil, ends)
 	a, err := r.conn.exchange(of)
 	if !stop() || err != nil || a.Close {
 		r.drop()

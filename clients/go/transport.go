@@ -177,7 +177,7 @@ func (t *transport) exchange(ctx context.Context, c call, r *request, ends time.
 				return nil, err
 			}
 		}
-		stop := k.limitTo(ends, ctx, c.until)
+		stop := k.limitTo(ctx, c.until, ends)
 		a, err := k.exchange(r)
 		if stop() && err == nil && !a.Close {
 			t.pool.give(k)
@@ -337,7 +337,7 @@ func (t *transport) open(ctx context.Context, c call) (*stream, error) {
 	context.AfterFunc(life, func() { t.pool.drop(k) })
 	s := &stream{began: time.Now(), life: life, close: sync.OnceFunc(func() { cancel(nil); stop() })}
 	_ = k.SetDeadline(time.Now().Add(c.timeout))
-	resp, err := k.begin(r)
+	resp, err := k.begin(r) //nolint:bodyclose // a close would read the stream to its end; the end of the connection ends it
 	if err != nil {
 		err = t.failure(ctx, c, err)
 		s.close()
