@@ -269,6 +269,36 @@ func TestATryWithoutARecall(t *testing.T) {
 	})
 }
 
+// A try gets a kept key also if the store is slow, and if no news comes: its time begins when it is queued, and its cancel finds the grant. It does
+// not make its sidecar listen: that may take longer than the try.
+// Proves: trap recall
+func TestATryThatHearsNothingInTime(t *testing.T) {
+	for name, breaks := range map[string]func(*double){
+		"queued late":   func(st *double) { st.set("Enqueue", fault{before: 3 * attempt.RecallWait}) },
+		"answered late": func(st *double) { st.set("Enqueue", fault{after: 3 * attempt.RecallWait}) },
+		"without news":  func(st *double) { st.dropNews = true },
+		"late and no news": func(st *double) {
+			st.dropNews = true
+			st.set("Enqueue", fault{before: 3 * attempt.RecallWait})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keepers(t, func(t *testing.T, a, b *rig) {
+				a.keeps(a.eitherSession(), "k")
+				breaks(b.st)
+				began, s := time.Now(), b.eitherSession()
+				g, err := b.try(s, "k")
+				if d := time.Since(began); err != nil || d > 4*attempt.RecallWait {
+					t.Fatalf("after %v: %v", d, err)
+				}
+				b.listened()
+				b.release(s, g)
+				b.nothingLeft()
+			})
+		})
+	}
+}
+
 // Tries that meet a waiter are refused at once, so they cost the other sidecar nothing. The one that waits gets the key.
 func TestManyTriesOnOneKeptKey(t *testing.T) {
 	keepers(t, func(t *testing.T, a, b *rig) {

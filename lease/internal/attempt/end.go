@@ -36,8 +36,12 @@ import (
 // Cancel makes the attempt hand back what it has won or still wins.
 func (b *Attempt) Cancel() { b.leave(callerLeft) }
 
-// timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp.
-func (b *Attempt) timeIsUp() { b.leave(timeUp) }
+// timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp. If it only recalls the key, its time begins when it is queued.
+func (b *Attempt) timeIsUp() {
+	if !b.onlyRecalls || !b.recalls() {
+		b.leave(timeUp)
+	}
+}
 
 // leave takes the attempt out of the queue once its position is confirmed, because a cancel that reached the store before the
 // enqueue would leave an orphan.

@@ -99,7 +99,10 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 		return
 	}
 	b.aq.Queue.queued(b, ans.Alone, at)
-	b.refusedBy(&ans, b.lastSent())
+	if b.onlyRecalls {
+		b.endRecall()
+		b.refusedBy(&ans, b.lastSent())
+	}
 	// The call ahead left without taking the key that is kept here. The store does not recall it for this sidecar's own waiter.
 	if ans.Lock.Holder.Instance == b.aq.cfg.Instance {
 		b.aq.GiveUp(b.req.Key)

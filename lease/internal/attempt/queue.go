@@ -64,7 +64,9 @@ func (q *Queue) add(b *Attempt) error {
 	q.attempts[half] = append(q.attempts[half], b)
 	q.enterKey(b)
 	q.size.Add(1)
-	q.needs.Begin(hearing.News) // before the store is asked
+	if !b.onlyRecalls {
+		q.needs.Begin(hearing.News) // before the store is asked
+	}
 	q.obs.Waits(b.req.Key, 1)   // before another goroutine can find the attempt here and count it as left
 	q.mu.Unlock()
 	return nil
@@ -83,7 +85,9 @@ func (q *Queue) remove(b *Attempt) {
 		delete(q.attempts, half)
 	}
 	q.size.Add(-1)
-	q.needs.End(hearing.News)
+	if !b.onlyRecalls {
+		q.needs.End(hearing.News)
+	}
 	q.obs.Waits(b.req.Key, -1)
 	q.leaveKey(b, holds)
 }

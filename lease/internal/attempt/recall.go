@@ -8,12 +8,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// RecallWait is for how long a call that does not wait is queued behind another sidecar that may only keep the key.
+// RecallWait is for how long a call that does not wait is queued behind another sidecar that may only keep the key, from the answer that it is queued.
 const RecallWait = 20 * time.Millisecond
 
 // RecallOnce lets a call that does not wait ask once more, in the queue, if it was denied by another sidecar that may keep the key for nobody. The
 // queue position is the recall: the other sidecar gives the key up, or says that a session has it. Then, or after [RecallWait], the call is
-// refused as others are. If somebody waits already, the key was recalled before, and RecallOnce returns false.
+// refused as others are. If somebody waits already, the key was recalled before, and RecallOnce returns false. The call does not make this sidecar hear
+// news, because a connection for them may take longer than RecallWait.
 func (c *Call) RecallOnce(err error) bool {
 	held, denied := errors.AsType[*types.HeldError](err)
 	if !denied || c.onlyRecalls || c.req.Wait != 0 {
@@ -30,7 +31,7 @@ func (c *Call) RecallOnce(err error) bool {
 	return true
 }
 
-// refusedBy ends the wait of a call that only recalls the key, if the holder has it for a session, or if others wait. Its question was sent at
+// refusedBy ends an attempt that only recalls the key, if the holder has it for a session, or if others wait. Its question was sent at
 // the given time.
 func (b *Attempt) refusedBy(ans *store.Answer, sent time.Time) {
 	if !b.onlyRecalls || ans.Lock.Kept && ans.Position <= 1 {
@@ -39,5 +40,16 @@ func (b *Attempt) refusedBy(ans *store.Answer, sent time.Time) {
 	if !ans.Lock.Kept { // the next calls are denied as this one
 		b.aq.heldCache.Put(ans.Lock, b.cacheVersion, sent)
 	}
-	b.timeIsUp()
+	b.leave(timeUp)
 }
+
+// recalls reports whether the store is asked to queue the attempt, or has queued it. Then endRecall ends it.
+func (b *Attempt) recalls() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.phase == enqueuing || b.phase == queued
+}
+
+// endRecall ends an attempt that only recalls, and has just been queued: only now the other sidecar can have heard of it. The cancel finds a grant of
+// which no news has come.
+func (b *Attempt) endRecall() { time.AfterFunc(RecallWait, func() { b.leave(timeUp) }) }
