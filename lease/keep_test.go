@@ -467,6 +467,44 @@ func TestACallMeetsAGiveUp(t *testing.T) {
 	})
 }
 
+// In an outage, a call that does not wait, and meets a give-up, fails as soon as its own ask would: not at the end of the lease. When the store is back,
+// the key is given up, and calls get it.
+// Proves: promise 9, trap kept key
+func TestACallMeetsAGiveUpInAnOutage(t *testing.T) {
+	for name, call := range map[string]func(r *rig) error{
+		"a try": func(r *rig) error { _, err := r.try(r.explicitSession(), "k"); return err },
+		"a group": func(r *rig) error {
+			_, err := r.m.AcquireAll(context.Background(), r.explicitSession(), []string{"k", "z"}, types.Request{})
+			return err
+		},
+		"a watch": func(r *rig) error {
+			_, _, err := r.m.Watch(context.Background(), nil, "k", func(Event) {})
+			return err
+		},
+		"a request to stop": func(r *rig) error { return r.m.AskToStop(context.Background(), "k", 0, nil) },
+	} {
+		for how, broken := range map[string]fault{"refused": {refuse: true}, "lost": {lose: true}} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				keepers(t, func(t *testing.T, a, _ *rig) {
+					a.keeps(a.eitherSession(), "k")
+					a.st.setAll(broken)
+					time.Sleep(300 * time.Millisecond)
+					for range 2 {
+						began := time.Now()
+						err := call(a)
+						if d := time.Since(began); !store.Unavailable(err) || store.OutcomeUnknown(err) || d > soon {
+							t.Errorf("after %v: %v", d, err)
+						}
+					}
+					a.st.lift(everyOp...)
+					time.Sleep(2 * time.Second)
+					a.lock(a.eitherSession(), "k")
+				})
+			})
+		}
+	}
+}
+
 // Requests that cannot take a kept key get it from the store, after it was given up.
 // Proves: trap kept key
 func TestOtherRequestsForAnOwnKeptKey(t *testing.T) {

@@ -88,7 +88,7 @@ func (c *Call) takeKept(b *Attempt) (decided bool, err error) {
 		if how == keep.NotKept {
 			return false, nil
 		}
-		if err := c.UntilGivenUp(g.GivenUp()); err != nil {
+		if err := c.UntilGivenUp(g); err != nil {
 			return true, err
 		}
 		c.tick = clock.Read(aq.clk)
@@ -127,6 +127,9 @@ func (aq *Acquirer) giveUp(g *keep.Grant, awaited bool) {
 	mayHave, freed := aq.MayHave(g.Lease, 0), false
 	persist(context.Background(), aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && mayHave() {
+			if err != nil {
+				aq.keeps.Fails(g, err)
+			}
 			return false
 		}
 		freed = err == nil && v.Status == store.Holds
@@ -138,8 +141,8 @@ func (aq *Acquirer) giveUp(g *keep.Grant, awaited bool) {
 	})
 }
 
-// GiveUp gives a key up if it is kept. The channel is closed when the outcome is known; it is nil if the key is not kept.
-func (aq *Acquirer) GiveUp(key string) <-chan struct{} {
+// GiveUp gives a key up if it is kept, and returns the grant; nil: the key is not kept.
+func (aq *Acquirer) GiveUp(key string) *keep.Grant {
 	if aq.keeps == nil {
 		return nil
 	}
@@ -150,7 +153,7 @@ func (aq *Acquirer) GiveUp(key string) <-chan struct{} {
 	if how == keep.MustGiveUp {
 		aq.giveUp(g, false)
 	}
-	return g.GivenUp()
+	return g
 }
 
 // GiveUpAll gives up all kept keys, or those under a lease if it is not nil.

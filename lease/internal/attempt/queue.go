@@ -67,7 +67,7 @@ func (q *Queue) add(b *Attempt) error {
 	if !b.onlyRecalls {
 		q.needs.Begin(hearing.News) // before the store is asked
 	}
-	q.obs.Waits(b.req.Key, 1)   // before another goroutine can find the attempt here and count it as left
+	q.obs.Waits(b.req.Key, 1) // before another goroutine can find the attempt here and count it as left
 	q.mu.Unlock()
 	return nil
 }

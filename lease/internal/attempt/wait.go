@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/keep"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -164,13 +165,19 @@ func (c *Call) Until(something <-chan struct{}) error {
 	return c.whyEnded(c.firstOf(something, nil))
 }
 
-// UntilGivenUp waits for the outcome of a give-up. Nobody has the key, so the end of the call's wait does not end that: the call still
-// asks then, once. Only the end of the store's time does.
-func (c *Call) UntilGivenUp(givenUp <-chan struct{}) error {
+// UntilGivenUp waits until a key is given up. Nobody has the key, so the end of the call's wait does not end that: the call still asks then, once. A call
+// that does not wait ends if the store cannot be told, as its own ask would: otherwise each call for such a key would hang through an outage.
+func (c *Call) UntilGivenUp(g *keep.Grant) error {
 	c.startLimit()
-	err := c.firstOf(givenUp, nil)
+	if c.req.Wait == 0 {
+		if err := c.firstOf(g.Tried(), nil); err != nil {
+			return c.whyEnded(err)
+		}
+		return g.Failed()
+	}
+	err := c.firstOf(g.GivenUp(), nil)
 	if errors.Is(err, errTimeUp) {
-		err = c.firstOf(givenUp, nil)
+		err = c.firstOf(g.GivenUp(), nil)
 	}
 	return c.whyEnded(err)
 }

@@ -273,7 +273,7 @@ func (t *Table) GiveUpAll(under *heartbeat.Lease) (must []*Grant) {
 
 // giveUp changes a kept key to one that is being given up. The caller holds the shard's mutex.
 func (e *entry) giveUp() *Grant {
-	e.kept.givenUp = make(chan struct{})
+	e.kept.givenUp, e.kept.tried = make(chan struct{}), make(chan struct{})
 	return e.kept
 }
 
@@ -291,7 +291,21 @@ func (t *Table) GaveUp(g *Grant, confirmed bool) {
 	t.busy.Add(-1)
 	t.rest(sh, e, now)
 	close(g.givenUp)
+	if g.failed == nil {
+		close(g.tried)
+	}
 	sh.mu.Unlock()
+}
+
+// Fails records that a try of a grant's release has failed. The caller tries again.
+func (t *Table) Fails(g *Grant, why error) {
+	sh := t.shard(g.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if g.failed == nil {
+		g.failed = why
+		close(g.tried)
+	}
 }
 
 // Recall records that another sidecar wants a key, or that this one watches it. If the key is kept, it returns the grant: the caller releases it, and

@@ -250,8 +250,8 @@ func (g *group) giveUpKept() error {
 		g.gs.acquirer.GiveUp(c.Key())
 	}
 	for _, c := range g.calls {
-		if givenUp := g.gs.acquirer.GiveUp(c.Key()); givenUp != nil {
-			if err := c.UntilGivenUp(givenUp); err != nil {
+		if kept := g.gs.acquirer.GiveUp(c.Key()); kept != nil {
+			if err := c.UntilGivenUp(kept); err != nil {
 				return err
 			}
 		}
