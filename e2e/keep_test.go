@@ -150,7 +150,7 @@ func TestNothingIsKeptByDefault(t *testing.T) {
 		use(t, options{"STORE_URL": "memory://", "KEEP": longestKeep})
 	})
 	keepers(t, func(t *testing.T, o options, requests func() int64) {
-		use(t, o.with(options{"KEEP": "0", "TTL": "1h"}))
+		use(t, o.with(options{"KEEP": "", "TTL": "1h"}))
 		if requests == nil {
 			return
 		}
