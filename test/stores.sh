@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 test/deps.sh go
 export GOFLAGS=-buildvcs=false GORACE=atexit_sleep_ms=0
 go test -race -vet=off -count=1 ./store/redis ./store/mysql
-go test -race -vet=off -count=1 -timeout 30m -run '^TestConformance(ByHistorySource|BehindPgBouncer)$' ./store/postgres -combinations
+go test -race -vet=off -count=1 -timeout 30m -run '^(TestConformance(ByHistorySource|BehindPgBouncer)|TestStrangeDefaults)$' ./store/postgres -combinations
