@@ -137,22 +137,26 @@ func (i *inBackground) over(pause time.Duration) bool {
 // sweeper sweeps lap after lap.
 type sweeper struct {
 	inBackground
-	st   *postgres.Store
-	laps atomic.Int64
-	last atomic.Int64 // how long the last took, in ns
+	space *postgres.Space
+	st    store.Store
+	laps  atomic.Int64
+	last  atomic.Int64 // how long the last took, in ns
 }
 
 func (b *bench) sweeper(url string) (*sweeper, error) {
-	st, err := postgres.New(postgres.Config{
-		URL: url, ForgetAfter: sweepAge, Identity: store.Identity{Namespace: "default", Instance: "sweeper", Pod: "sweeper"},
-	})
+	space, err := postgres.NewSpace(postgres.Config{URL: url, ForgetAfter: sweepAge})
 	if err != nil {
 		return nil, err
 	}
-	if err := st.Start(b.ctx, nil); err != nil {
+	if err := space.Start(b.ctx); err != nil {
 		return nil, err
 	}
-	s := &sweeper{st: st, inBackground: inBackground{done: make(chan struct{})}}
+	st := space.View(store.Identity{Namespace: "default", Instance: "sweeper", Pod: "sweeper"})
+	if err := st.Start(b.ctx, nil); err != nil {
+		space.Stop()
+		return nil, err
+	}
+	s := &sweeper{space: space, st: st, inBackground: inBackground{done: make(chan struct{})}}
 	s.ended.Go(func() {
 		const short = 50 * time.Millisecond // no lap of ten million rows
 		for !s.over(time.Second) {
@@ -174,6 +178,7 @@ func (s *sweeper) stop() {
 	close(s.done)
 	s.ended.Wait()
 	s.st.Stop()
+	s.space.Stop()
 }
 
 // newKeys acquires and releases keys that were never used, as many a second as wanted.

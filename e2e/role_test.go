@@ -249,13 +249,15 @@ func roleSweeps(t *testing.T, database string) {
 		SELECT id, 'swept', 'signal', 1, 'stop', clock_timestamp() FROM locksidecar.leases WHERE instance = 'gone';
 		INSERT INTO locksidecar.watchers (namespace, key, lease_id)
 		SELECT 'swept', 'watcher', gen_random_uuid()`)
-	s, err := postgres.New(postgres.Config{
-		URL:      pgtest.As(database, pgroles.Sidecar),
-		Identity: store.Identity{Namespace: "swept", Instance: "sweeper", Pod: "sweeper"},
-	})
+	space, err := postgres.NewSpace(postgres.Config{URL: pgtest.As(database, pgroles.Sidecar)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := space.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer space.Stop()
+	s := space.View(store.Identity{Namespace: "swept", Instance: "sweeper", Pod: "sweeper"})
 	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}

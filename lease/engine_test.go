@@ -18,10 +18,8 @@ import (
 // sidecar starts a manager on the compare-and-swap engine.
 func sidecar(t *testing.T, server *fake.Server, name string) *lease.Manager {
 	t.Helper()
-	st := cas.New(cas.Config{
-		Backend: server.Open(name, fake.Faults{}), LongestQueue: 2,
-		Identity: store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name},
-	})
+	space := cas.NewSpace(fake.Only(server.Open(name, fake.Faults{})), cas.Config{LongestQueue: 2})
+	st := space.View(store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name})
 	m, err := lease.New(lease.Config{
 		Instance: name, Pod: "pod-" + name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,

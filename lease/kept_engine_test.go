@@ -179,7 +179,7 @@ func (k *keptWorld) run(t *rapid.T) {
 	var engines []*cas.Store
 	for pod := range keptSidecars {
 		name := fmt.Sprint("pod-", pod)
-		st := cas.New(cas.Config{Backend: k.server.Open(name, k.faults(pod)), Identity: store.Identity{Namespace: "n", Instance: name, Pod: name}})
+		st := cas.NewSpace(fake.Only(k.server.Open(name, k.faults(pod))), cas.Config{}).View(store.Identity{Namespace: "n", Instance: name, Pod: name}).(*cas.Store)
 		m, err := lease.New(lease.Config{
 			Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 3 * time.Second, Keep: 200 * time.Millisecond,
 			StoreTimeout: 2 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,

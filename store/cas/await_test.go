@@ -53,7 +53,7 @@ func (p *polling) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, er
 func startPolling(t *testing.T, server *fake.Server, name string) (*cas.Store, *polling, store.LeaseID) {
 	t.Helper()
 	p := &polling{Backend: server.Open(name, fake.Faults{})}
-	s := cas.New(cas.Config{Backend: p, Identity: store.Identity{Namespace: "n", Instance: name}})
+	s := cas.NewSpace(fake.Only(p), cas.Config{}).View(store.Identity{Namespace: "n", Instance: name}).(*cas.Store)
 	t.Cleanup(s.Stop)
 	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestLettersAreExpectedWhileKeysAreKept(t *testing.T) {
 // Keys are kept only while letters arrive.
 func TestTheTraitHears(t *testing.T) {
 	var deaf atomic.Bool
-	s := cas.New(cas.Config{Backend: fake.NewServer().Open("a", fake.Faults{Deaf: deaf.Load}), Identity: store.Identity{Namespace: "n", Instance: "a"}})
+	s := cas.NewSpace(fake.Only(fake.NewServer().Open("a", fake.Faults{Deaf: deaf.Load})), cas.Config{}).View(store.Identity{Namespace: "n", Instance: "a"})
 	t.Cleanup(s.Stop)
 	hears := func(want bool, when string) {
 		t.Helper()

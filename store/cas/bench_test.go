@@ -17,7 +17,7 @@ func BenchmarkPairs(b *testing.B) {
 	for _, size := range []int{1, 64} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
 			id := store.Identity{Namespace: "n", Instance: "a"}
-			s := cas.New(cas.Config{Backend: fake.NewServer().Open("a", fake.Faults{}), Identity: id})
+			s := cas.NewSpace(fake.Only(fake.NewServer().Open("a", fake.Faults{})), cas.Config{}).View(id).(*cas.Store)
 			if err := s.Start(b.Context(), nil); err != nil {
 				b.Fatal(err)
 			}

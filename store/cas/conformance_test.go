@@ -26,26 +26,33 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// backend opens instances on one server.
-type backend struct {
-	server *fake.Server
-	faults fake.Faults
+// in opens the instances of each test in so many processes on a server of its own.
+func in(processes int) func(*testing.T) storetest.Backend {
+	return func(t *testing.T) storetest.Backend { return onFake(processes, fake.NewServer(), fake.Faults{})(t) }
 }
 
-func (b backend) Open(id store.Identity) store.Store {
-	return cas.New(cas.Config{Backend: b.server.Open(id.Instance, b.faults), Identity: id, SweepTerm: -1})
+func onFake(processes int, server *fake.Server, faults fake.Faults) func(*testing.T) storetest.Backend {
+	var spaces []store.Space
+	for range processes {
+		spaces = append(spaces, cas.NewSpace(server.Process(faults), cas.Config{SweepTerm: -1}))
+	}
+	return storetest.In(spaces...)
 }
+
+// aging waits in virtual time.
+type aging struct{ storetest.Backend }
 
 // Age implements [storetest.Aging].
-func (backend) Age(d time.Duration) { time.Sleep(d) } // virtual
+func (aging) Age(d time.Duration) { time.Sleep(d) }
 
-func TestConformance(t *testing.T) {
-	storetest.Run(t, func(*testing.T) storetest.Backend { return backend{server: fake.NewServer()} })
-}
+func TestConformance(t *testing.T) { storetest.Run(t, in(3)) }
+
+// TestViews: the instances of a process, which share the memory of records, keep all rules among themselves.
+func TestViews(t *testing.T) { storetest.RunTogether(t, in(1)) }
 
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The struct hides *testing.T from rapid, which would ask for its deadline. Virtual time has no deadline.
-		storetest.RunModel(struct{ rapid.TB }{t}, 100*time.Millisecond, func() storetest.Aging { return backend{server: fake.NewServer()} })
+		storetest.RunModel(struct{ rapid.TB }{t}, 100*time.Millisecond, func() storetest.Aging { return aging{in(2)(t)} })
 	})
 }

@@ -50,7 +50,8 @@
 // # Views
 //
 // A [Server] is what the views of a process share of a backend, and a [Backend] is one view's part. The views of a [Space] also share the memory of
-// records, the known quiet time, and, if the Server has a Renew, the requests that renew leases.
+// records, the known quiet time, and, if the Server has a Renew, the requests that renew leases. If the Server has few Connections, the views take
+// them in turn (fair.go).
 //
 // # Operations
 //

@@ -66,7 +66,7 @@ func (s *Store) resign() {
 
 // vote tries it once.
 func (s *Store) vote(ctx context.Context, election string, term time.Duration) (e store.Election, decided bool, err error) {
-	records, _, err := s.backend.Load(ctx, []string{election}, nil)
+	records, _, err := s.requests.Load(ctx, []string{election}, nil)
 	if err != nil {
 		return e, false, Failed("", err, false)
 	}
@@ -81,13 +81,13 @@ func (s *Store) vote(ctx context.Context, election string, term time.Duration) (
 	w := Swap{Key: election, Version: r.Version, Delete: true}
 	if term > 0 {
 		id := uuid.New()
-		if _, err := s.backend.OpenLeases(ctx, []NewLease{{NewLease: store.NewLease{ID: id, TTL: term}}}); err != nil {
+		if _, err := s.requests.OpenLeases(ctx, []NewLease{{NewLease: store.NewLease{ID: id, TTL: term}}}); err != nil {
 			return e, false, Failed("", err, false)
 		}
 		w = Swap{Key: election, Version: r.Version, Data: []byte(s.me.Name), Leases: []store.LeaseID{id}, Living: []store.LeaseID{id}}
 		e = store.Election{Elected: true, Left: term}
 	}
-	done, err := s.backend.Swap(ctx, []Swap{w})
+	done, err := s.requests.Swap(ctx, []Swap{w})
 	if err != nil {
 		return e, false, err
 	}

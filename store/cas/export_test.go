@@ -25,7 +25,7 @@ func (noServer) Limits() Limits { return UsualLimits }
 
 // Exercise runs each operation on a record.
 func Exercise(rec *key.Record, alive bool) {
-	s := New(Config{Identity: store.Identity{Instance: "a"}, Backend: noServer{}})
+	s := NewSpace(nil, Config{}).open(noServer{}, store.Identity{Instance: "a"})
 	data := encode(rec)
 	states := map[store.LeaseID]LeaseState{}
 	for _, l := range rec.Leases {

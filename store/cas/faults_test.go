@@ -245,7 +245,7 @@ func (tr *trial) run(t *rapid.T) {
 	for i := range instances {
 		p := &pod{trial: tr, own: ownKey(i), waits: map[store.AttemptID]chan store.News{}, last: map[string]int64{}, recalls: map[string]int{}}
 		id := store.Identity{Namespace: "n", Instance: fmt.Sprint("pod-", i), Pod: "p"}
-		p.store = cas.New(cas.Config{Backend: tr.server.Open(id.Instance, tr.faults()), Identity: id, SweepTerm: -1})
+		p.store = cas.NewSpace(fake.Only(tr.server.Open(id.Instance, tr.faults())), cas.Config{SweepTerm: -1}).View(id).(*cas.Store)
 		must(t, p.store.Start(context.Background(), p.hear))
 		p.renewLease()
 		tr.pods = append(tr.pods, p)

@@ -39,9 +39,8 @@ type instance struct {
 func start(t *testing.T, server *fake.Server, id store.Identity, cfg cas.Config) *instance {
 	t.Helper()
 	in := &instance{T: t}
-	cfg.Identity = id
-	cfg.Backend = server.Open(id.Instance, fake.Faults{Request: in.request, Letter: in.letter})
-	in.Store = cas.New(cfg)
+	backend := server.Open(id.Instance, fake.Faults{Request: in.request, Letter: in.letter})
+	in.Store = cas.NewSpace(fake.Only(backend), cfg).View(id).(*cas.Store)
 	in.ok(in.Start(t.Context(), func(n store.News) {
 		in.mu.Lock()
 		defer in.mu.Unlock()

@@ -35,9 +35,7 @@ func TestLettersThatALockedRecordKeepsBackAreLogged(t *testing.T) {
 	waiting, _, under := startPolling(t, server, "b")
 	var log bytes.Buffer
 	l := &lockedLater{&polling{Backend: server.Open("a", fake.Faults{})}, 2}
-	s := cas.New(cas.Config{
-		Backend: l, Identity: store.Identity{Namespace: "n", Instance: "a"}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-	})
+	s := cas.NewSpace(fake.Only(l), cas.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}).View(store.Identity{Namespace: "n", Instance: "a"})
 	defer s.Stop()
 	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -94,7 +92,7 @@ func TestASweepDeletesNoRecordThatIsUsedAgain(t *testing.T) {
 		server := fake.NewServer()
 		b := start(t, server, store.Identity{Namespace: "n", Instance: "b", Pod: "p"}, cas.Config{})
 		u := &usedMeanwhile{polling: &polling{Backend: server.Open("a", fake.Faults{})}}
-		s := cas.New(cas.Config{Backend: u, Identity: store.Identity{Namespace: "n", Instance: "a"}})
+		s := cas.NewSpace(fake.Only(u), cas.Config{}).View(store.Identity{Namespace: "n", Instance: "a"}).(*cas.Store)
 		defer s.Stop()
 		b.ok(s.Start(t.Context(), nil))
 		before := b.ask("k")

@@ -16,24 +16,24 @@ var errEnded = errors.New("the store is stopped")
 // Readiness says whether the servers of a backend can be used. It checks them once at the start, then until they can be used,
 // after each doubt, and regularly. Backends embed it, so they also warn once and have details through it:
 //
-//	type Backend struct {
-//		cas.Readiness // its Ready and Details are the backend's
+//	type Server struct {
+//		cas.Readiness // its Ready and Details are the backends'
 //		…
 //	}
 //
-//	func New(config Config) (*Backend, error) { // connects to nothing
-//		b := &Backend{Readiness: cas.Readiness{Name: "store/mine", Log: config.Logger, Limit: config.Timeout}}
+//	func NewServer(config Config) (*Server, error) { // connects to nothing
+//		b := &Server{Readiness: cas.Readiness{Name: "store/mine", Log: config.Logger, Limit: config.Timeout}}
 //		b.Init(b.check, errors.New("the server has not been reached yet"))
 //		return b, nil
 //	}
 //
-//	func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-//		return b.Readiness.Start(ctx, func(ctx context.Context) { b.listen(ctx, deliver, lost) })
+//	func (b *Server) Start(ctx context.Context) error {
+//		return b.Readiness.Start(ctx, b.listen) // and what else runs in the background
 //	}
 //
-//	func (b *Backend) check(ctx context.Context) error // asks the server, and says what an operator must mend
+//	func (b *Server) check(ctx context.Context) error // asks the server, and says what an operator must mend
 //
-//	func (b *Backend) Stop() {
+//	func (b *Server) Stop() {
 //		b.Readiness.Stop() // ends and awaits listen
 //		b.connections.Close()
 //	}

@@ -211,7 +211,7 @@ func (s *Store) load(ctx context.Context, jobs []*job) error {
 			}
 		}
 	}
-	records, states, err := s.backend.Load(ctx, keys, leases)
+	records, states, err := s.requests.Load(ctx, keys, leases)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (s *Store) page(ctx context.Context, op, prefix, after string) (p page, err
 	if err := s.usable(ctx, op); err != nil {
 		return p, err
 	}
-	records, err := s.backend.Scan(ctx, prefix, after, pageSize)
+	records, err := s.requests.Scan(ctx, prefix, after, pageSize)
 	if err != nil {
 		return p, known(op, err)
 	}
@@ -66,7 +66,7 @@ func (s *Store) rows(ctx context.Context, op string, records []Record) (turns []
 		}
 	}
 	all := slices.Collect(maps.Keys(leases))
-	_, states, err := s.backend.Load(ctx, nil, all)
+	_, states, err := s.requests.Load(ctx, nil, all)
 	if err != nil {
 		return nil, known(op, err)
 	}
@@ -131,7 +131,7 @@ func (s *Store) Waiting(ctx context.Context, q store.WaitQuery) (found []store.W
 		if err := s.usable(ctx, "Waiting"); err != nil {
 			return nil, err
 		}
-		records, _, err := s.backend.Load(ctx, []string{s.full(first)}, nil)
+		records, _, err := s.requests.Load(ctx, []string{s.full(first)}, nil)
 		if err != nil {
 			return nil, known("Waiting", err)
 		}

@@ -22,8 +22,6 @@ type ServerConfig struct {
 	// be replaced. It is called before each connection.
 	URL   string
 	Again func() (string, error)
-	// Instance is the name of this one, to which letters are written.
-	Instance string
 	// Timeout limits one operation; 5 seconds if zero.
 	Timeout time.Duration
 	// Logger, Tracers and Metrics may be nil.

@@ -3,13 +3,14 @@ package cas
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/internal/fair"
 	"github.com/locksidecar/locksidecar/store/internal/gather"
+	"github.com/locksidecar/locksidecar/store/internal/instances"
 )
 
 // Server is what the views of a process share of a backend.
@@ -28,7 +29,8 @@ type Space struct {
 	quiet    QuietTime
 	cache    *lru.Cache[string, *remembered]
 	renewals *gather.Lane[store.LeaseID, extended] // nil: each view renews alone
-	views    atomic.Int64                          // that run
+	views    instances.Running
+	places   *fair.Places[*Store] // nil: the server has room for all requests
 }
 
 var _ store.Space = (*Space)(nil)
@@ -37,9 +39,13 @@ var _ store.Space = (*Space)(nil)
 // does not wait.
 const renewTogether = 2 * time.Millisecond
 
-// NewSpace makes a space. Its views have this configuration, each with its own Backend and Identity.
+// NewSpace makes a space.
 func NewSpace(server Server, cfg Config) *Space {
+	cfg.complete()
 	s := &Space{Server: server, cfg: cfg, cache: must(lru.New[string, *remembered](cachedRecords))}
+	if few, ok := server.(limited); ok {
+		s.places = fair.New[*Store](few.Connections())
+	}
 	if shared, ok := server.(renewer); ok {
 		s.renewals = gather.New(s.renewTogether, func(ctx context.Context, leases []store.LeaseID) (extended, error) {
 			ids, history, err := shared.Renew(ctx, leases)
@@ -65,7 +71,7 @@ type extended struct {
 }
 
 func (s *Space) renewTogether() time.Duration {
-	if s.views.Load() < 2 {
+	if s.views.Count() < 2 {
 		return 0
 	}
 	return renewTogether
@@ -74,7 +80,7 @@ func (s *Space) renewTogether() time.Duration {
 // renew extends leases of one view, by a request that it shares with others if the server can do that. An error is that of the request, but not
 // if only leases of others were not renewed.
 func (s *Store) renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, history store.History, err error) {
-	lane := s.cfg.space.renewals
+	lane := s.space.renewals
 	if lane == nil {
 		return s.backend.Renew(ctx, leases)
 	}
@@ -94,11 +100,7 @@ func (s *Store) renew(ctx context.Context, leases []store.LeaseID) (renewed []st
 }
 
 // View implements [store.Space].
-func (s *Space) View(id store.Identity) store.Store {
-	cfg := s.cfg
-	cfg.Backend, cfg.Identity, cfg.space = s.Server.View(id.Instance), id, s
-	return New(cfg)
-}
+func (s *Space) View(id store.Identity) store.Store { return s.open(s.Server.View(id.Instance), id) }
 
 // Quiet is the rest of the quiet time as far as a view or the server knows, or 0.
 func (s *Space) Quiet() time.Duration {

@@ -38,10 +38,8 @@ const (
 	stopped
 )
 
-// Config says how a [Store] works. Backend and Identity are needed.
+// Config says how the views of a [Space] work.
 type Config struct {
-	Backend  Backend
-	Identity store.Identity
 	// LongestQueue limits the waiters of a key; zero means 512. More than half of TokensPerSwap is not possible, because one
 	// release may grant shares to all of them.
 	LongestQueue int
@@ -49,16 +47,17 @@ type Config struct {
 	// Sweep sweeps.
 	SweepTerm time.Duration
 	Logger    *slog.Logger
-
-	space *Space // nil: the store has no other views
 }
 
 // Store is one instance's view of the data on a server. It implements [store.Store].
 type Store struct {
+	space   *Space
 	cfg     Config
 	me      *key.Instance
 	backend Backend
-	limits  Limits
+	// requests is the backend for all that waits for a connection: see limited.
+	requests Backend
+	limits   Limits
 	// prefix is that of the keys of this namespace.
 	prefix string
 	log    *slog.Logger
@@ -105,33 +104,38 @@ var (
 	_ store.Keeper    = (*Store)(nil)
 )
 
-// New makes a store. Start makes it usable.
-func New(cfg Config) *Store {
-	if cfg.LongestQueue <= 0 {
-		cfg.LongestQueue = defaultLongestQueue
+// complete sets the defaults.
+func (c *Config) complete() {
+	if c.LongestQueue <= 0 {
+		c.LongestQueue = defaultLongestQueue
 	}
-	cfg.LongestQueue = min(cfg.LongestQueue, TokensPerSwap/2)
-	if cfg.SweepTerm == 0 {
-		cfg.SweepTerm = sweepTerm
+	c.LongestQueue = min(c.LongestQueue, TokensPerSwap/2)
+	if c.SweepTerm == 0 {
+		c.SweepTerm = sweepTerm
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.space == nil {
-		cfg.space = NewSpace(nil, cfg)
-	}
-	return &Store{
-		cfg: cfg, quiet: &cfg.space.quiet, backend: cfg.Backend, limits: cfg.Backend.Limits(), log: cfg.Logger,
-		me:     &key.Instance{Name: cfg.Identity.Instance, Pod: cfg.Identity.Pod},
-		prefix: url.PathEscape(cfg.Identity.Namespace) + "/",
+}
+
+func (s *Space) open(backend Backend, id store.Identity) *Store {
+	view := &Store{
+		requests: backend,
+		space:    s, cfg: s.cfg, quiet: &s.quiet, backend: backend, limits: backend.Limits(), log: s.cfg.Logger,
+		me:     &key.Instance{Name: id.Instance, Pod: id.Pod},
+		prefix: url.PathEscape(id.Namespace) + "/",
 		start:  time.Now().Add(-1), // a moment is above zero
 		news:   func(store.News) {},
 		part:   rand.Int64N(1 << partBits), //nolint:gosec // tells the signals of instances apart
 		stop:   make(chan struct{}), wake: make(chan struct{}, 1),
-		cache: cfg.space.cache,
+		cache: s.cache,
 		own:   map[store.LeaseID]*ownLease{}, signalled: map[string]struct{}{}, doubted: map[string][]int64{},
 		awaited: map[string]awaited{}, ways: map[string]way{}, elected: map[string]struct{}{},
 	}
+	if s.places != nil {
+		view.requests = &inTurn{backend, view, s.places}
+	}
+	return view
 }
 
 // Start connects.
@@ -145,9 +149,14 @@ func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 		}
 		return nil
 	}
-	s.cfg.space.views.Add(1)
-	if err := s.backend.Start(ctx, s.receive, s.lettersLost); err != nil {
-		return err
+	err := s.space.views.Begin(s.me.Name, s)
+	if err == nil {
+		err = s.backend.Start(ctx, s.receive, s.lettersLost)
+	}
+	if err != nil {
+		s.status.Store(stopped)
+		s.space.views.End(s.me.Name, s)
+		return &store.Error{Op: "Start", Err: err}
 	}
 	s.work.Go(s.clean)
 	return nil
@@ -161,12 +170,10 @@ func (s *Store) Stop() {
 	}
 	if was := s.status.Swap(stopped); was != stopped {
 		close(s.stop)
-		if was == started {
-			s.cfg.space.views.Add(-1)
-		}
 	}
 	s.work.Wait() // for the last revocation, which needs the backend
 	s.backend.Stop()
+	s.space.views.End(s.me.Name, s)
 }
 
 // Ready is nil if operations may succeed now.
@@ -213,7 +220,7 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	for i, l := range leases {
 		opens[i] = NewLease{NewLease: l, Instance: s.me.Name}
 	}
-	history, err := s.backend.OpenLeases(ctx, opens)
+	history, err := s.requests.OpenLeases(ctx, opens)
 	if err != nil {
 		return err
 	}
@@ -247,7 +254,7 @@ func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 }
 
 func (s *Store) revoke(ctx context.Context, op string, leases []store.LeaseID) error {
-	if err := s.backend.Revoke(ctx, leases); err != nil {
+	if err := s.requests.Revoke(ctx, leases); err != nil {
 		return err
 	}
 	// Now no further swap relies on these leases, so no further key comes.
@@ -303,7 +310,7 @@ func (s *Store) revokeUseless(within time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	if err := s.backend.Revoke(ctx, leases); err != nil {
+	if err := s.requests.Revoke(ctx, leases); err != nil {
 		s.log.Debug("leases without use were not revoked, they will expire", "leases", len(leases), "error", err)
 	}
 }

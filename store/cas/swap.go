@@ -21,7 +21,7 @@ func (s *Store) send(ctx context.Context, turns []*turn) (answers []Swapped, too
 		s.expect(t)
 	}
 	if len(opened) > 0 {
-		if _, err := s.backend.OpenLeases(ctx, opened); err != nil {
+		if _, err := s.requests.OpenLeases(ctx, opened); err != nil {
 			s.takeBack(turns...)
 			return nil, 0, Failed("", err, false)
 		}
@@ -32,7 +32,7 @@ func (s *Store) send(ctx context.Context, turns []*turn) (answers []Swapped, too
 		defer posting.Wait()                                 // ctx ends with the call
 	}
 	began := time.Now()
-	answers, err = s.backend.Swap(ctx, swaps)
+	answers, err = s.requests.Swap(ctx, swaps)
 	took = time.Since(began)
 	switch {
 	case err == nil:

@@ -128,7 +128,7 @@ func (s *Store) visit(ctx context.Context, op string, names []string, locked fun
 // naming returns the keys of this namespace whose records name one of these leases.
 func (s *Store) naming(ctx context.Context, op string, leases []store.LeaseID) (names []string, err error) {
 	for after := ""; ; {
-		records, err := s.backend.Scan(ctx, s.prefix, after, pageSize)
+		records, err := s.requests.Scan(ctx, s.prefix, after, pageSize)
 		if err != nil {
 			return nil, known(op, err)
 		}
@@ -151,7 +151,7 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	if err := s.usable(ctx, op); err != nil {
 		return err
 	}
-	leases, err := s.backend.Opened(ctx, instance)
+	leases, err := s.requests.Opened(ctx, instance)
 	if err != nil {
 		return known(op, err)
 	}

@@ -13,12 +13,12 @@ func (s *Store) NextToken(ctx context.Context) (int64, error) {
 	if err := s.usable(ctx, "NextToken"); err != nil {
 		return 0, err
 	}
-	next, err := s.backend.NextToken(ctx)
+	next, err := s.requests.NextToken(ctx)
 	if err != nil {
 		return 0, known("NextToken", err)
 	}
 	for last := ""; ; {
-		records, err := s.backend.Scan(ctx, "", last, pageSize)
+		records, err := s.requests.Scan(ctx, "", last, pageSize)
 		if err != nil {
 			return 0, known("NextToken", err)
 		}
@@ -45,5 +45,5 @@ func (s *Store) RaiseTokens(ctx context.Context, first int64) error {
 	if err := store.CheckRaise(first); err != nil {
 		return err
 	}
-	return s.backend.RaiseTokens(ctx, first)
+	return s.requests.RaiseTokens(ctx, first)
 }

@@ -104,7 +104,7 @@ func (s *Store) lettersForWay(turns []*turn) (letters []Letter, most time.Durati
 func (s *Store) postFor(ctx context.Context, letters []Letter, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	if err := s.backend.Post(ctx, letters); err != nil {
+	if err := s.requests.Post(ctx, letters); err != nil {
 		s.log.Debug("others were not asked to give way", "letters", len(letters), "error", err)
 	}
 }

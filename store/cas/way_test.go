@@ -317,7 +317,7 @@ func TestARivalOfAFreeKeyIsAsked(t *testing.T) {
 		for _, own := range []int{0, 2} {
 			pair(t, cas.Config{}, func(server *fake.Server, a, _ *instance) {
 				o := &beaten{Backend: server.Open("c", fake.Faults{})}
-				c := &instance{T: a.T, Store: cas.New(cas.Config{Backend: o, Identity: store.Identity{Namespace: "n", Instance: "c"}})}
+				c := &instance{T: a.T, Store: cas.NewSpace(fake.Only(o), cas.Config{}).View(store.Identity{Namespace: "n", Instance: "c"}).(*cas.Store)}
 				defer c.Stop()
 				a.ok(c.Start(a.Context(), nil))
 				c.lease = c.open(time.Hour)
@@ -351,7 +351,7 @@ func TestALetterThatHangsDoesNotKeepASwap(t *testing.T) {
 			ask.Shared = true
 			a.gets(ask, store.Granted)
 		}}
-		s := cas.New(cas.Config{Backend: o, Identity: store.Identity{Namespace: "n", Instance: "c"}})
+		s := cas.NewSpace(fake.Only(o), cas.Config{}).View(store.Identity{Namespace: "n", Instance: "c"}).(*cas.Store)
 		defer s.Stop()
 		a.ok(s.Start(a.Context(), nil))
 		lease := uuid.New()

@@ -43,9 +43,7 @@ type Server struct {
 type Backend struct {
 	*Server
 	instance, mailbox string
-	// alone: the server has no other instance, so it is started and stopped with this one.
-	alone bool
-	work  cas.Work
+	work              cas.Work
 	// hears: the watch for letters stands.
 	hears atomic.Bool
 }
@@ -60,8 +58,7 @@ const (
 	leasesKnown = 4096
 )
 
-// NewServer returns a server that Start connects. It fails if the configuration, whose Instance it does not use, can never work. The error
-// contains no password.
+// NewServer returns a server that Start connects. It fails if the configuration can never work. The error contains no password.
 func NewServer(config Config) (*Server, error) {
 	t, err := parse(config.URL)
 	if err != nil {
@@ -104,27 +101,10 @@ func (b *Server) view(instance string) *Backend {
 // Limits implements [cas.Backend].
 func (b *Server) Limits() cas.Limits { return cas.UsualLimits }
 
-// New returns the backend of an instance with a server of its own: its Start and Stop are also those of the server. See NewServer.
-func New(config Config) (*Backend, error) {
-	server, err := NewServer(config)
-	if err != nil {
-		return nil, err
-	}
-	b := server.view(config.Instance)
-	b.alone = true
-	return b, nil
-}
-
 // Start implements [cas.Backend].
-func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
+func (b *Backend) Start(_ context.Context, deliver func(cas.Letter), lost func()) error {
 	seen := b.newest.Load()
-	if err := b.work.Start("store/etcd", func(ctx context.Context) { b.listen(ctx, seen+1, deliver, lost) }); err != nil {
-		return err
-	}
-	if b.alone {
-		return b.Server.Start(ctx)
-	}
-	return nil
+	return b.work.Start("store/etcd", func(ctx context.Context) { b.listen(ctx, seen+1, deliver, lost) })
 }
 
 // Stop implements [cas.Backend].
@@ -133,9 +113,6 @@ func (b *Backend) Stop() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		_, _ = c.txn(ctx, removeAll(b.mailbox)) // otherwise another instance does it
 		cancel()
-	}
-	if b.alone {
-		b.Server.Stop()
 	}
 }
 

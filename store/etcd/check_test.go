@@ -248,10 +248,11 @@ func TestUsers(t *testing.T) {
 		return strings.Replace(s.url.String(), "://", "://"+user+":"+password+"@", 1)
 	}
 	begin := func(url string, again func() (string, error)) *rig {
-		b, err := etcd.New(etcd.Config{URL: url, Again: again, Instance: "one", Timeout: time.Second})
+		server, err := etcd.NewServer(etcd.Config{URL: url, Again: again, Timeout: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
+		b := castest.Only(t, server, "one").(*etcd.Backend)
 		return &rig{b, castest.Start(t, b)}
 	}
 	begin(with("sidecar", "wrong"), nil).Refuses("authentication failed")

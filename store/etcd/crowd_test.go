@@ -10,13 +10,14 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
 )
 
 // TestManyReadersOfManyInstances: a key with more instances than a transaction of etcd may have operations is handed on,
 // and each of them is told. It is much work for the server, so no other test runs beside it.
 func TestManyReadersOfManyInstances(t *testing.T) {
 	const instances = 140
-	e := engine{on(t, cluster)}
+	space := castest.Spaces(t, on(t, cluster), 1)[0]
 	ctx := t.Context()
 	must := func(err error) {
 		t.Helper()
@@ -39,7 +40,7 @@ func TestManyReadersOfManyInstances(t *testing.T) {
 		return answers[0]
 	}
 	for i := range readers {
-		r := &reader{Store: e.Open(store.Identity{Namespace: "n", Instance: uuid.NewString()})}
+		r := &reader{Store: space.View(store.Identity{Namespace: "n", Instance: uuid.NewString()})}
 		readers[i] = r
 		t.Cleanup(r.Stop)
 		must(r.Start(ctx, func(n store.News) {

@@ -8,7 +8,7 @@ import (
 )
 
 // Transactions returns the transactions of swaps: each alone, and all of them nested, and joined.
-func (b *Backend) Transactions(floor int64, swaps []cas.Swap) (alone [][]byte, nested, joined []byte) {
+func (b *Server) Transactions(floor int64, swaps []cas.Swap) (alone [][]byte, nested, joined []byte) {
 	b.floor.Raise(floor)
 	changes := make([]change, len(swaps))
 	for i := range swaps {
@@ -35,7 +35,7 @@ func (b *Backend) AtRevision(ctx context.Context, revision int64) {
 
 // WriteTo sends a request that changes something to a server, without a check before.
 func WriteTo(ctx context.Context, endpoint string) error {
-	b, err := New(Config{URL: "etcd://" + endpoint})
+	b, err := NewServer(Config{URL: "etcd://" + endpoint})
 	if err != nil {
 		return err
 	}

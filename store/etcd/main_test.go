@@ -57,9 +57,10 @@ func on(t *testing.T, c *etcdtest.Cluster) *server {
 	return &server{t: t, url: url.URL{Scheme: "etcd", Host: c.Addresses(), Path: prefix}}
 }
 
-func (s *server) Open(instance string) cas.Backend {
+// Connect implements [castest.Server].
+func (s *server) Connect() cas.Server {
 	s.t.Helper()
-	b, err := etcd.New(etcd.Config{URL: s.url.String(), Instance: instance, Timeout: s.limit, Logger: s.logger})
+	b, err := etcd.NewServer(etcd.Config{URL: s.url.String(), Timeout: s.limit, Logger: s.logger})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -83,4 +84,16 @@ func TestFaults(t *testing.T) {
 func TestBackend(t *testing.T) {
 	t.Parallel()
 	castest.Run(t, func(t *testing.T) castest.Server { return on(t, cluster) })
+}
+
+// TestViews: the instances of a process, which share a connection, keep all rules among themselves.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	castest.RunViews(t, func(t *testing.T) castest.Server { return on(t, cluster) })
+}
+
+// Proves: A7
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	castest.RunConformance(t, on(t, cluster))
 }

@@ -11,10 +11,16 @@ type rig struct {
 	*castest.Rig
 }
 
+// open makes an instance with a process of its own.
+func (s *server) open(instance string) *etcd.Backend {
+	s.t.Helper()
+	return castest.Only(s.t, s.Connect(), instance).(*etcd.Backend)
+}
+
 // start starts an instance, whether a server can be reached or not.
 func (s *server) start(instance string) *rig {
 	s.t.Helper()
-	b := s.Open(instance).(*etcd.Backend)
+	b := s.open(instance)
 	return &rig{b, castest.Start(s.t, b)}
 }
 

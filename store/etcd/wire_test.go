@@ -53,7 +53,7 @@ func alone(s *cas.Swap) *pb.Txn {
 
 // TestTransactionsAreThoseOfTheLibrary: a transaction that is written byte by byte is read as it was meant.
 func TestTransactionsAreThoseOfTheLibrary(t *testing.T) {
-	b, err := etcd.New(etcd.Config{URL: "etcd://127.0.0.1:1/p", Instance: "i"})
+	b, err := etcd.NewServer(etcd.Config{URL: "etcd://127.0.0.1:1/p"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func same(t *testing.T, what string, request []byte, want *pb.Txn) {
 
 // TestTransactionsAreWithinEtcdsLimit: etcd refuses one with more than 128 conditions or operations.
 func TestTransactionsAreWithinEtcdsLimit(t *testing.T) {
-	b, err := etcd.New(etcd.Config{URL: "etcd://127.0.0.1:1/p", Instance: "i"})
+	b, err := etcd.NewServer(etcd.Config{URL: "etcd://127.0.0.1:1/p"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/internal/instances"
 	"github.com/locksidecar/locksidecar/store/key"
 )
 
@@ -20,6 +21,7 @@ type Space struct {
 	start  time.Time
 	tokens atomic.Int64
 	office office
+	views  instances.Running
 
 	mu         sync.Mutex
 	namespaces map[string]*namespace

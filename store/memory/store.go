@@ -41,14 +41,31 @@ func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	if s.state.Load() == fresh {
 		s.news = news
 	}
-	if !s.state.CompareAndSwap(fresh, started) && s.state.Load() == stopped {
+	switch {
+	case s.state.CompareAndSwap(fresh, started):
+		return s.begin()
+	case s.state.Load() == stopped:
 		return &store.Error{Op: "Start", Err: errStopped}
 	}
 	return nil
 }
 
+func (s *Store) begin() error {
+	if err := s.ns.space.views.Begin(s.id.Instance, s); err != nil {
+		s.state.Store(stopped)
+		return &store.Error{Op: "Start", Err: err}
+	}
+	if s.state.Load() == stopped { // by a Stop at the same time
+		s.ns.space.views.End(s.id.Instance, s)
+	}
+	return nil
+}
+
 // Stop makes operations fail from now on. The instance's locks stay held until its leases end.
-func (s *Store) Stop() { s.state.Store(stopped) }
+func (s *Store) Stop() {
+	s.state.Store(stopped)
+	s.ns.space.views.End(s.id.Instance, s)
+}
 
 // Ready is nil between Start and Stop.
 func (s *Store) Ready() error {

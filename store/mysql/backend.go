@@ -59,10 +59,8 @@ type Server struct {
 type Backend struct {
 	*Server
 	instance string
-	// alone: the server has no other instance, so it is started and stopped with this one.
-	alone bool
-	work  cas.Work
-	own   ownPools
+	work     cas.Work
+	own      ownPools
 
 	need     atomic.Int32 // of letters: see Expect
 	expected chan struct{}
@@ -88,8 +86,7 @@ const (
 	defaultMaxConns = 4
 )
 
-// NewServer returns a server that Start connects. It fails if the configuration, whose Instance it does not use, can never work. The error
-// contains no password.
+// NewServer returns a server that Start connects. It fails if the configuration can never work. The error contains no password.
 func NewServer(config Config) (*Server, error) {
 	t, err := parseURL(config.URL)
 	if err != nil {
@@ -111,7 +108,7 @@ func NewServer(config Config) (*Server, error) {
 		return err
 	}, errNotReached)
 	b.span = tracing.Requests(config.Tracers, "mysql", harmless)
-	b.main = b.pool(max(1, b.config.MaxConns-2), nil)
+	b.main = b.pool(b.Connections(), nil)
 	b.wakes.init()
 	return b, nil
 }
@@ -144,19 +141,8 @@ func (b *Server) running() []*Backend {
 	return slices.Collect(maps.Keys(b.views))
 }
 
-// New returns the backend of an instance with a server of its own: its Start and Stop are also those of the server. See NewServer.
-func New(config Config) (*Backend, error) {
-	server, err := NewServer(config)
-	if err != nil {
-		return nil, err
-	}
-	b := server.view(config.Instance)
-	b.alone = true
-	return b, nil
-}
-
 // Start implements [cas.Backend].
-func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
+func (b *Backend) Start(_ context.Context, deliver func(cas.Letter), lost func()) error {
 	if len(b.instance) > maxMailbox {
 		return fmt.Errorf("store/mysql: the instance's name has %d bytes; at most %d are possible", len(b.instance), maxMailbox)
 	}
@@ -166,9 +152,6 @@ func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func
 	b.mu.Lock()
 	b.views[b] = struct{}{}
 	b.mu.Unlock()
-	if b.alone {
-		return b.Server.Start(ctx)
-	}
 	return nil
 }
 
@@ -180,10 +163,10 @@ func (b *Backend) Stop() {
 	b.mu.Unlock()
 	b.isProven(false)
 	closeAll(b.own.all())
-	if b.alone {
-		b.Server.Stop()
-	}
 }
+
+// Connections is how many requests of the instances are carried out at a time. A packet may wait for a row that somebody has locked.
+func (b *Server) Connections() int { return max(1, b.config.MaxConns-2) }
 
 // Quiet implements [store.Quieter].
 func (b *Server) Quiet() time.Duration { return b.quiet.Left() }

@@ -76,7 +76,7 @@ func TestAutoMigrate(t *testing.T) {
 	var working sync.WaitGroup
 	for range 4 {
 		working.Go(func() {
-			b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: "one", Timeout: await.Patience}, AutoMigrate: true})
+			b, err := mysql.NewServer(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Timeout: await.Patience}, AutoMigrate: true})
 			if err != nil {
 				t.Error(err)
 				return
@@ -84,7 +84,7 @@ func TestAutoMigrate(t *testing.T) {
 			defer b.Stop()
 			ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 			defer cancel()
-			if err := b.Start(ctx, func(cas.Letter) {}, func() {}); err != nil || b.Ready() != nil {
+			if err := b.Start(ctx); err != nil || b.Ready() != nil {
 				t.Errorf("%v, %v", err, b.Ready())
 			}
 		})
@@ -102,12 +102,12 @@ func TestTooOld(t *testing.T) {
 	s := on(t, shared)
 	s.session().exec("UPDATE locksidecar_meta SET schema_version = 7, oldest = 6")
 	told := make(chan error, 10)
-	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: "one"}, AutoMigrate: true, TooOld: func(err error) { told <- err }})
+	b, err := mysql.NewServer(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url}, AutoMigrate: true, TooOld: func(err error) { told <- err }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Stop)
-	if err := b.Start(context.Background(), func(cas.Letter) {}, func() {}); err != nil {
+	if err := b.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if err := await.Receive(t, told, "the sidecar is told"); !strings.Contains(err.Error(), "needs 6 or later") || b.Ready() == nil {
@@ -183,7 +183,7 @@ func TestUsers(t *testing.T) {
 	urls := make(chan string, 1)
 	wrong := strings.Replace(s.url, ":"+s.Name+"@", ":s3cret@", 1)
 	urls <- wrong
-	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: wrong, Instance: "one", Timeout: time.Second, Again: func() (string, error) {
+	server, err := mysql.NewServer(mysql.Config{ServerConfig: cas.ServerConfig{URL: wrong, Timeout: time.Second, Again: func() (string, error) {
 		now := <-urls
 		urls <- now
 		return now, nil
@@ -191,6 +191,7 @@ func TestUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := castest.Only(t, server, "one").(*mysql.Backend)
 	r := &rig{b, castest.Start(t, b)}
 	r.Refuses("refuses the user")
 	if strings.Contains(b.Ready().Error(), "s3cret") {

@@ -15,6 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
 )
 
 // stalling starts a server whose log does not reach the disk while a file exists.
@@ -75,7 +76,7 @@ func TestAGrantThatIsReadIsOnTheDisk(t *testing.T) {
 	s := on(t, m)
 	s.limit = await.Patience
 	reader := s.ready("reader")
-	owner := cas.New(cas.Config{Backend: s.Open("owner").(expecting).Backend, Identity: store.Identity{Namespace: "ns", Instance: "owner", Pod: "owner"}, SweepTerm: -1})
+	owner := castest.Spaces(t, s, 1)[0].View(store.Identity{Namespace: "ns", Instance: "owner", Pod: "owner"})
 	if err := owner.Start(t.Context(), func(store.News) {}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/mysqltest"
 	"github.com/locksidecar/locksidecar/internal/testing/process"
-	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/mysql"
@@ -73,16 +72,24 @@ func empty(t *testing.T, m *mysqltest.Server) *server {
 	return &server{Database: d, t: t, url: d.URL()}
 }
 
-func (s *server) Open(instance string) cas.Backend {
+// Connect implements [castest.Server].
+func (s *server) Connect() cas.Server {
 	s.t.Helper()
-	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger}, Quick: s.quick})
+	b, err := mysql.NewServer(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Timeout: s.limit, Logger: s.logger}, Quick: s.quick})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return expecting{b}
+	return expects{b}
 }
 
-// expecting is a backend that always looks for letters, as if somebody waited.
+// expects is a server whose views always look for letters, as if somebody waited.
+type expects struct{ *mysql.Server }
+
+func (s expects) View(instance string) cas.Backend {
+	return expecting{s.Server.View(instance).(*mysql.Backend)}
+}
+
+// expecting is such a view.
 type expecting struct{ *mysql.Backend }
 
 func (e expecting) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
@@ -127,16 +134,14 @@ func TestBackend(t *testing.T) {
 	castest.Run(t, func(t *testing.T) castest.Server { return on(t, shared) })
 }
 
-// engine opens stores on one database.
-type engine struct{ *server }
-
-func (e engine) Open(id store.Identity) store.Store {
-	b := e.server.Open(id.Instance).(expecting)
-	return cas.New(cas.Config{Backend: b.Backend, Identity: id, SweepTerm: -1})
-}
-
 // Proves: A8
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Backend { return engine{on(t, shared)} })
+	castest.RunConformance(t, on(t, shared))
+}
+
+// TestViews: the instances of a process, which share connections, keep all rules among themselves.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	castest.RunViews(t, func(t *testing.T) castest.Server { return on(t, shared) })
 }

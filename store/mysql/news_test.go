@@ -35,7 +35,7 @@ func (s *server) sleeping(instance string, nap time.Duration) *rig {
 
 func (s *server) hooked(instance string, nap time.Duration, beforeSleep func(context.Context), afterLook func(bool)) *rig {
 	s.t.Helper()
-	b := s.Open(instance).(expecting)
+	b := s.open(instance)
 	b.Sleeps(nap, nap, beforeSleep, afterLook)
 	return &rig{b.Backend, castest.Start(s.t, b)}
 }
@@ -324,7 +324,7 @@ func TestWakesInterruptNobodyElse(t *testing.T) {
 		}
 	})
 	for range 15 {
-		b := s.Open("one").(expecting)
+		b := s.open("one")
 		b.Sleeps(always, always, nil, nil)
 		r := castest.Start(t, b)
 		for range 10 {
@@ -578,7 +578,7 @@ func TestASleepLocksNothing(t *testing.T) {
 func TestAnOldSessionOfTheInstance(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
-	unused := s.Open("one").(expecting)
+	unused := s.open("one")
 	unused.Stop()
 	s.as().exec("DO GET_LOCK('" + unused.Bed("one") + "', 0)")
 	r, writer := s.sleeping("one", always), s.ready("writer")
@@ -591,7 +591,7 @@ func TestSomebodyElseHasTheLock(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
 	stranger := s.session() // the administrator
-	unused := s.Open("one").(expecting)
+	unused := s.open("one")
 	unused.Stop()
 	bed := unused.Bed("one")
 	stranger.exec("DO GET_LOCK('" + bed + "', 0)")
@@ -660,7 +660,7 @@ func TestNoRoomForASleeper(t *testing.T) {
 func TestALongSleepEndsIfSomebodyWaits(t *testing.T) {
 	t.Parallel()
 	s := on(t, shared)
-	b, operator := s.Open("one").(expecting).Backend, s.session()
+	b, operator := s.open("one").Backend, s.session()
 	b.Sleeps(time.Second, always, nil, nil)
 	b.Expect(false, true)
 	r := &rig{b, castest.Start(t, b)}

@@ -45,7 +45,7 @@ func (b *Server) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, err
 	parts := c.parts()
 	errs := make([]error, len(parts))
 	var sending sync.WaitGroup
-	turns := make(chan struct{}, max(1, b.config.MaxConns-2))
+	turns := make(chan struct{}, b.Connections())
 	for i, part := range parts {
 		turns <- struct{}{}
 		send := func() {

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/mysql"
 )
 
@@ -21,14 +22,12 @@ func TestSpans(t *testing.T) {
 	s := on(t, shared)
 	kept := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
-	b, err := mysql.New(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: "one", Tracers: provider}})
+	server, err := mysql.NewServer(mysql.Config{ServerConfig: cas.ServerConfig{URL: s.url, Tracers: provider}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.Stop)
-	if err := b.Start(t.Context(), func(cas.Letter) {}, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	b := castest.Only(t, server, "one")
+	castest.Start(t, b)
 	if _, err := b.Swap(t.Context(), []cas.Swap{{Key: "ns/warm", Data: []byte("x")}}); err != nil {
 		t.Fatal(err)
 	}

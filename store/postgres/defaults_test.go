@@ -80,15 +80,20 @@ func makeStrange(t *testing.T, url string) {
 	}
 }
 
-// Trap: a DBA's defaults. None of these settings changes what the store does or shows.
+// Trap: a DBA's defaults. None of these settings changes what the store does or shows. With -combinations each is tested alone, otherwise a few
+// together.
 // Proves: trap defaults
 func TestStrangeDefaults(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	makeStrange(t, url)
-	for _, setting := range slices.Concat(strangeDefaults, strangePlans) {
-		t.Run(setting, func(t *testing.T) {
-			reset := setDefaults(t, url, []string{setting}, pgroles.Sidecar, pgroles.Reader)
+	few := 6
+	if *combinations {
+		few = 1
+	}
+	for settings := range slices.Chunk(slices.Concat(strangeDefaults, strangePlans), few) {
+		t.Run(settings[0], func(t *testing.T) {
+			reset := setDefaults(t, url, settings, pgroles.Sidecar, pgroles.Reader)
 			defer reset()
 			useEverything(t, url)
 		})
@@ -106,7 +111,7 @@ func TestIdleTimeoutBelowARoundTrip(t *testing.T) {
 	for _, role := range roles {
 		proxy := pgproxy.Start(t, pgtest.As(url, role))
 		proxy.Slow(20 * time.Millisecond)
-		startWith(t, postgres.Config{URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: role, Pod: "p"}})
+		startWith(t, postgres.Config{URL: proxy.URL()}, store.Identity{Namespace: "n", Instance: role, Pod: "p"})
 	}
 }
 
@@ -232,7 +237,7 @@ func useEverything(t *testing.T, url string) {
 	if w, err := first.Waiting(t.Context(), store.WaitQuery{Key: key, Limit: 10}); err != nil || len(w) != 1 || w[0].Owner != owner || w[0].WaitingFor > patience {
 		t.Errorf("waiting: %+v, %v", w, err)
 	}
-	reader := startWith(t, postgres.Config{URL: pgtest.As(url, pgroles.Reader), Identity: store.Identity{Namespace: namespace, Instance: "r", Pod: "p"}})
+	reader := startWith(t, postgres.Config{URL: pgtest.As(url, pgroles.Reader)}, store.Identity{Namespace: namespace, Instance: "r", Pod: "p"})
 	defer reader.Stop()
 	for name, s := range map[string]*postgres.Store{"a sidecar": first.Store, "a reader": reader} {
 		if l, err := s.List(t.Context(), store.Query{Limit: 10}); err != nil || len(l) != 6 || l[5].Key != key || l[5].Holder.Owner != owner {

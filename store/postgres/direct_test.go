@@ -18,21 +18,14 @@ import (
 )
 
 // behind opens an instance behind a pooler. It listens past the pooler, and its log is returned.
-func behind(t *testing.T, pooler, direct, instance string, before ...func(*postgres.Store)) (*listener, *logtest.Log) {
+func behind(t *testing.T, pooler, direct, instance string, prepare ...func(*postgres.Space)) (*listener, *logtest.Log) {
 	t.Helper()
 	text := &logtest.Log{}
-	s, err := postgres.New(postgres.Config{
-		URL: pooler, ListenURL: direct, Identity: store.Identity{Namespace: "n", Instance: instance, Pod: "p"},
+	s := only(t, postgres.Config{
+		URL: pooler, ListenURL: direct,
 		AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	postgres.Patient(s) // otherwise a slow hand-off sends only a hint
+	}, store.Identity{Namespace: "n", Instance: instance, Pod: "p"}, append(prepare, postgres.Patient)...) // impatient, a slow hand-off would send only a hint
 	l := &listener{Store: s, news: make(chan store.News, 10_000)}
-	for _, f := range before {
-		f(s)
-	}
 	start(t, l.Store, func(n store.News) { l.news <- n })
 	l.lease = openLease(t, l, time.Hour)
 	return l, text
@@ -180,8 +173,8 @@ func TestAListenerWithoutUse(t *testing.T) {
 		{URL: "postgres://h/db", ListenURL: "postgres://h/db", Listen: postgres.ListenNever},
 		{URL: "postgres://h/db", ListenURL: "postgres://u:" + password + "@h:port/db"},
 	} {
-		if _, err := postgres.New(config); err == nil || strings.Contains(err.Error(), password) {
-			t.Errorf("New(%+v): %v", config, err)
+		if _, err := postgres.NewSpace(config); err == nil || strings.Contains(err.Error(), password) {
+			t.Errorf("NewSpace(%+v): %v", config, err)
 		}
 	}
 }

@@ -116,10 +116,11 @@ func FuzzHear(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	s, err := New(Config{URL: "postgres://nobody@localhost/nothing", Identity: store.Identity{Namespace: "n", Instance: "i"}})
+	space, err := NewSpace(Config{URL: "postgres://nobody@localhost/nothing"})
 	if err != nil {
 		f.Fatal(err)
 	}
+	s := space.open(store.Identity{Namespace: "n", Instance: "i"})
 	s.watches.add([]string{watched}, store.LeaseID{1})
 	var heard []store.News
 	s.news = func(n store.News) { heard = append(heard, n) }
@@ -141,10 +142,11 @@ func FuzzHear(f *testing.F) {
 // During an outage of the database, a bounded number of events is kept in memory, the latest ones.
 func TestEventsThatWaitAreBounded(t *testing.T) {
 	t.Parallel()
-	s, err := New(Config{URL: "postgres://nobody@localhost/nothing", Identity: store.Identity{Namespace: "n", Instance: "i"}})
+	space, err := NewSpace(Config{URL: "postgres://nobody@localhost/nothing"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := space.open(store.Identity{Namespace: "n", Instance: "i"})
 	m := s.notifier
 	m.speaking = make(chan struct{}) // the instance waits for the database
 	for n := range eventsMax + 10 {

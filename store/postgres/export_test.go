@@ -65,15 +65,9 @@ func InSession(ctx context.Context, tb testing.TB, s *Store, sql string) string 
 	return found
 }
 
-// Patient gives a store long limits for rows, for its listener, for commits and for sweeps, because
+// Patient gives a space long limits for rows, for its listener, for commits and for sweeps, because
 // tests with two sessions on a busy machine are slow. Call it before Start.
-func Patient(s *Store) *Store {
-	PatientSpace(s.Space)
-	return s
-}
-
-// PatientSpace is Patient.
-func PatientSpace(s *Space) {
+func Patient(s *Space) {
 	const long = 4 * time.Second // a little less than the statement's own limit
 	s.lockTimeout, s.longCommit = long, time.Hour
 	s.sweepLap, s.sweepBudget = 0, time.Second
@@ -83,14 +77,14 @@ func PatientSpace(s *Space) {
 // RenewTogether sets for how long a view's renewal waits for those of others. Call it before Start.
 func RenewTogether(s *Space, pause time.Duration) { s.together.pause = pause }
 
-// MeasureSpace is Measure.
-func MeasureSpace(s *Space, to recorder) { s.metrics = to }
+// AskOften makes a space's listener check its connection often. Call it before Start.
+func AskOften(s *Space) { s.listener.alive = 20 * time.Millisecond }
 
-// AskOften makes a store's listener check its connection often. Call it before Start.
-func AskOften(s *Store) { s.listener.alive = 20 * time.Millisecond }
+// NeverListenAgain makes a space's listener pause for ever after a connection has ended. Call it before Start.
+func NeverListenAgain(s *Space) { s.listener.pauses = pauses{time.Hour, time.Hour} }
 
-// NeverListenAgain makes a store's listener pause for ever after a connection has ended. Call it before Start.
-func NeverListenAgain(s *Store) { s.listener.pauses = pauses{time.Hour, time.Hour} }
+// WaitForAPlace returns how many calls of a view wait for a shared connection.
+func WaitForAPlace(s *Store) int { return s.places.Waiting(s) }
 
 // SetClock makes a store assume that the database's clock is ahead by this time.
 func SetClock(s *Store, ahead time.Duration) {
@@ -107,7 +101,7 @@ func SetReleased(s *Store, keys ...string) {
 }
 
 // SweepAtOnce makes sweeps remove rows without a delay, one lap after the other.
-func SweepAtOnce(s *Store) {
+func SweepAtOnce(s *Space) {
 	s.sweepAfter, s.forgetAfter, s.sweepLap = 0, 0, 0
 }
 
@@ -136,9 +130,9 @@ func Silent(s *Store) bool {
 	return m.speaking == nil
 }
 
-// Measure sends a store's metrics to a recorder that is not a [metrics.Store]. Call it before
+// Measure sends a space's metrics to a recorder that is not a [metrics.Store]. Call it before
 // Start.
-func Measure(s *Store, to recorder) { s.metrics = to }
+func Measure(s *Space, to recorder) { s.metrics = to }
 
 // NameOf returns the name of a span.
 var NameOf = nameOf

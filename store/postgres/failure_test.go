@@ -33,15 +33,15 @@ func TestBadURLFailsNewWithoutThePassword(t *testing.T) {
 		"postgres://u:" + password + "@host/db?connect_timeout=x",
 		"postgres://u:" + password + "@host/db?sslmode=x",
 	} {
-		_, err := postgres.New(postgres.Config{URL: url})
+		_, err := postgres.NewSpace(postgres.Config{URL: url})
 		if err == nil {
-			t.Errorf("New(%q) succeeded", url)
+			t.Errorf("NewSpace(%q) succeeded", url)
 		} else if strings.Contains(err.Error(), password) {
 			t.Errorf("the error contains the password: %v", err)
 		}
 	}
-	if _, err := postgres.New(postgres.Config{URL: "postgres://h/db", MaxConns: 1}); err == nil {
-		t.Error("New accepts a single connection: renewals would queue behind acquires")
+	if _, err := postgres.NewSpace(postgres.Config{URL: "postgres://h/db", MaxConns: 1}); err == nil {
+		t.Error("NewSpace accepts a single connection: renewals would queue behind acquires")
 	}
 }
 
@@ -50,21 +50,15 @@ func TestUnreachableServerDoesNotFailStart(t *testing.T) {
 	attempts := make(chan struct{}, 1)
 	nobody := refuse(t, attempts)
 	var text logtest.Log
-	s, err := postgres.New(postgres.Config{
+	s := only(t, postgres.Config{
 		URL:    "postgres://u:" + password + "@" + nobody + "/db?sslmode=disable",
 		Logger: slog.New(slog.NewTextHandler(&text, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context(), nil); err != nil {
-		t.Fatalf("Start: %v", err)
-	}
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	run(t, s, nil)
 	if s.Ready() == nil {
 		t.Error("ready without a server")
 	}
-	_, err = s.Acquire(t.Context(), []store.Ask{askFor("k", uuid.New())})
+	_, err := s.Acquire(t.Context(), []store.Ask{askFor("k", uuid.New())})
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("Acquire: %v, want a failure that did nothing", err)
 	}
@@ -271,9 +265,9 @@ func TestConnectionsAreSetUp(t *testing.T) {
 	}
 	var text logtest.Log
 	startWith(t, postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "other", Pod: "p"}, AutoMigrate: true, Timeout: patience,
+		URL: url, AutoMigrate: true, Timeout: patience,
 		Logger: slog.New(slog.NewTextHandler(&text, nil)),
-	})
+	}, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
 	for _, said := range []string{
 		"a crash of the database's machine can lose grants", " fsync=off full_page_writes=on",
 		` default_transaction_isolation="repeatable read" default_transaction_read_only=on synchronous_commit=off`,
@@ -347,8 +341,8 @@ func TestHungRenewalConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
 			s := startWith(t, postgres.Config{
-				URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true, Timeout: timeout,
-			})
+				URL: url, AutoMigrate: true, Timeout: timeout,
+			}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 			leases := []store.LeaseID{openLease(t, s, time.Hour)}
 			if _, err := s.Renew(t.Context(), leases); err != nil {
 				t.Fatal(err)
@@ -449,8 +443,8 @@ func TestAServerThatHangsAfterTheLogin(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
 	s := startWith(t, postgres.Config{
-		URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, Timeout: time.Second,
-	})
+		URL: proxy.URL(), Timeout: time.Second,
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
 	hung, over := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(over) })

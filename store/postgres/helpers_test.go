@@ -16,6 +16,39 @@ import (
 // patience is how long tests wait for an event.
 const patience = 20 * time.Second
 
+// startSpace makes and starts a space that is stopped when the test ends. Before the start, it is prepared.
+func startSpace(tb testing.TB, config postgres.Config, prepare ...func(*postgres.Space)) *postgres.Space {
+	tb.Helper()
+	space, err := postgres.NewSpace(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(space.Stop)
+	for _, p := range prepare {
+		p(space)
+	}
+	if err := space.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	return space
+}
+
+// spaces starts so many patient spaces on the same data, as that many processes have them.
+func spaces(tb testing.TB, many int, config postgres.Config) (all []store.Space) {
+	tb.Helper()
+	config.AutoMigrate, config.MaxConns = true, 8
+	for range many {
+		all = append(all, startSpace(tb, config, postgres.Patient))
+	}
+	return all
+}
+
+// only makes the only view of a space, as a sidecar has it: see startSpace.
+func only(tb testing.TB, config postgres.Config, id store.Identity, prepare ...func(*postgres.Space)) *postgres.Store {
+	tb.Helper()
+	return startSpace(tb, config, prepare...).View(id).(*postgres.Store)
+}
+
 // startStore opens and starts an instance that is stopped when the test ends. It has no quiet time
 // after a failover, which quiet_test.go tests.
 func startStore(tb testing.TB, url string, id store.Identity) *postgres.Store {
@@ -26,12 +59,9 @@ func startStore(tb testing.TB, url string, id store.Identity) *postgres.Store {
 }
 
 // startWith is startStore with settings, and with the limits of production.
-func startWith(tb testing.TB, config postgres.Config) *postgres.Store {
+func startWith(tb testing.TB, config postgres.Config, id store.Identity) *postgres.Store {
 	tb.Helper()
-	s, err := postgres.New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := only(tb, config, id)
 	start(tb, s, nil)
 	return s
 }
@@ -44,14 +74,20 @@ func migrate(tb testing.TB, url string) {
 	}
 }
 
-// start starts an instance. news may be nil.
+// start starts an instance, and waits until it is ready. news may be nil.
 func start(tb testing.TB, s engine, news func(store.News)) {
+	tb.Helper()
+	run(tb, s, news)
+	awaitReady(tb, s)
+}
+
+// run starts an instance that is stopped when the test ends.
+func run(tb testing.TB, s engine, news func(store.News)) {
 	tb.Helper()
 	tb.Cleanup(s.Stop)
 	if err := s.Start(tb.Context(), news); err != nil {
 		tb.Fatal(err)
 	}
-	awaitReady(tb, s)
 }
 
 func awaitReady(tb testing.TB, s engine) {

@@ -272,7 +272,7 @@ func TestTheSweepHandsOffAtTheEndOfAHold(t *testing.T) {
 	for _, released := range []bool{true, false} {
 		t.Run(fmt.Sprint("released: ", released), func(t *testing.T) {
 			s := newScene(t)
-			postgres.SweepAtOnce(s.Store)
+			postgres.SweepAtOnce(s.Space)
 			ask := s.holdFor("k", time.Hour)
 			token := want(t, acquire(t, s, ask), store.Granted).Token
 			want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)

@@ -340,12 +340,9 @@ func TestAKeeperNoticesThatItIsDeaf(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
-	s, err := postgres.New(postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, Listen: postgres.ListenAlways, Timeout: time.Second,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := only(t, postgres.Config{
+		URL: url, Listen: postgres.ListenAlways, Timeout: time.Second,
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	start(t, s, nil)
 	poll(t, "the listener hears", func() bool { return s.Traits().Hears })
 	listens := pgtest.Query[int](t, url, `SELECT pid FROM pg_stat_activity

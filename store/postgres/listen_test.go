@@ -377,8 +377,7 @@ func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
 func TestALostHelloIsSentAgain(t *testing.T) {
 	t.Parallel()
 	proxy := pgproxy.Start(t, cluster.NewDatabase(t))
-	s := backend{tb: t, url: proxy.URL()}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-	postgres.NeverListenAgain(s)
+	s := backend{tb: t, url: proxy.URL()}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, postgres.NeverListenAgain)
 	lost := proxy.Cut(pgproxy.Cut{Statement: "notify", Stage: pgproxy.BeforeSend})
 	start(t, s, func(store.News) {})
 	s.Listen(true)
@@ -393,8 +392,7 @@ func TestALostHelloIsSentAgain(t *testing.T) {
 func TestTheListenerComesBackWithTheStore(t *testing.T) {
 	t.Parallel()
 	proxy := pgproxy.Start(t, cluster.NewDatabase(t))
-	s := backend{tb: t, url: proxy.URL()}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-	postgres.NeverListenAgain(s)
+	s := backend{tb: t, url: proxy.URL()}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, postgres.NeverListenAgain)
 	start(t, s, func(store.News) {})
 	s.Listen(true)
 	poll(t, "the store to receive news", func() bool { return !s.Traits().Polls })

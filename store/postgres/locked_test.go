@@ -22,14 +22,9 @@ import (
 // hasty returns a scene whose store waits for rows only as long as in production.
 func hasty(t *testing.T) *scene {
 	url := cluster.NewDatabase(t)
-	s, err := postgres.New(postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	vain := &vainWaits{}
-	postgres.Measure(s, vain)
+	s := only(t, postgres.Config{URL: url, AutoMigrate: true}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"},
+		func(s *postgres.Space) { postgres.Measure(s, vain) })
 	start(t, s, nil)
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), vain}
 }

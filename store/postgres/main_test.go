@@ -56,15 +56,11 @@ type backend struct {
 	failover store.Failover
 }
 
-func (b backend) Open(id store.Identity) store.Store { return b.open(id) }
-
-func (b backend) open(id store.Identity) *postgres.Store {
+// open makes a patient instance in a space of its own.
+func (b backend) open(id store.Identity, prepare ...func(*postgres.Space)) *postgres.Store {
 	b.tb.Helper()
-	s, err := postgres.New(postgres.Config{URL: b.url, Identity: id, Listen: b.listen, Failover: b.failover, AutoMigrate: true})
-	if err != nil {
-		b.tb.Fatal(err)
-	}
-	return postgres.Patient(s)
+	config := postgres.Config{URL: b.url, Listen: b.listen, Failover: b.failover, AutoMigrate: true}
+	return only(b.tb, config, id, append(prepare, postgres.Patient)...)
 }
 
 // TestConformance runs the suite on one database. Each test has its own namespace, like the users
@@ -75,19 +71,26 @@ func TestConformance(t *testing.T) {
 	if is := sourceOf(t, url); is != "timeline" {
 		t.Errorf("the history source is %s, want that of a server without refused functions", is)
 	}
-	storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
+	storetest.Run(t, storetest.In(spaces(t, 3, postgres.Config{URL: url})...))
 }
 
-// aging opens instances on a database of its own.
+// aging has a database of its own.
 type aging struct {
-	backend
+	storetest.Backend
+	tb   testing.TB
 	conn *pgx.Conn
 }
 
-func (a aging) Open(id store.Identity) store.Store {
-	s := a.backend.open(id)
-	postgres.SweepAtOnce(s)
-	return s
+// newAging opens two spaces whose sweeps do not wait, in each aging that it returns the same ones.
+func newAging(t *testing.T, listen postgres.Listen) func() aging {
+	t.Helper()
+	url := cluster.NewDatabase(t)
+	both := spaces(t, 2, postgres.Config{URL: url, Listen: listen})
+	for _, s := range both {
+		postgres.SweepAtOnce(s.(*postgres.Space))
+	}
+	open, conn := storetest.In(both...), connect(t, url)
+	return func() aging { return aging{open(t), t, conn} }
 }
 
 // Age implements [storetest.Aging].
@@ -101,9 +104,8 @@ func TestModel(t *testing.T) {
 	t.Parallel()
 	for _, listen := range []postgres.Listen{postgres.ListenAlways, postgres.ListenNever} {
 		t.Run(string(listen), func(t *testing.T) {
-			url := cluster.NewDatabase(t)
-			a := aging{backend{tb: t, url: url, listen: listen}, connect(t, url)}
-			storetest.RunModel(t, time.Minute, func() storetest.Aging { return a })
+			open := newAging(t, listen)
+			storetest.RunModel(t, time.Minute, func() storetest.Aging { return open() })
 		})
 	}
 }

@@ -64,15 +64,11 @@ func (f *figures) all() map[string]int {
 // measured starts a store and records its metrics.
 func measured(t *testing.T, config postgres.Config) (*postgres.Store, *figures) {
 	t.Helper()
-	config.Identity = store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}
 	config.AutoMigrate = true
-	s, err := postgres.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
 	f := &figures{}
 	f.reset()
-	postgres.Measure(postgres.Patient(s), f)
+	s := only(t, config, store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}, postgres.Patient,
+		func(s *postgres.Space) { postgres.Measure(s, f) })
 	start(t, s, nil)
 	return s, f
 }
@@ -256,7 +252,9 @@ func TestStateOfTheListener(t *testing.T) {
 		t.Errorf("%s although it polls", got)
 	}
 	s.Stop()
+	s.Space.Stop()
 	never.Stop()
+	never.Space.Stop()
 	if got := f.state(); got != (metrics.StoreState{Listener: "off"}) {
 		t.Errorf("after the stop: %+v", got)
 	}

@@ -57,10 +57,7 @@ func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	stores := make([]*postgres.Store, 20)
 	for i := range stores {
 		stores[i] = backend{tb: t, url: url}.open(store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
-		t.Cleanup(stores[i].Stop)
-		if err := stores[i].Start(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
+		run(t, stores[i], nil)
 	}
 	for _, s := range stores {
 		awaitReady(t, s)
@@ -71,19 +68,13 @@ func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
-	s, err := postgres.New(postgres.Config{URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	s := only(t, postgres.Config{URL: url}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	run(t, s, nil)
 	poll(t, "the advice in the error", func() bool {
 		err := s.Ready()
 		return err != nil && strings.Contains(err.Error(), "locksidecar migrate")
 	})
-	_, err = s.Get(t.Context(), []string{"k"})
+	_, err := s.Get(t.Context(), []string{"k"})
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("Get: %v, want a failure that did nothing", err)
 	}
@@ -122,22 +113,16 @@ func outgrow(t *testing.T, url string) {
 func mayBeTooOld(t *testing.T, url string) (s *postgres.Store, told chan error) {
 	t.Helper()
 	told = make(chan error, 1)
-	s, err := postgres.New(postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true,
+	s = only(t, postgres.Config{
+		URL: url, AutoMigrate: true,
 		TooOld: func(err error) {
 			select {
 			case told <- err:
 			default:
 			}
 		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	run(t, s, nil)
 	return s, told
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-func configFor(url string, id store.Identity) postgres.Config {
-	return postgres.Config{URL: url, Identity: id, Timeout: patience, AutoMigrate: true, Failover: store.FailoverQuick}
+func configFor(url string) postgres.Config {
+	return postgres.Config{URL: url, Timeout: patience, AutoMigrate: true, Failover: store.FailoverQuick}
 }
 
 // move moves one item while another session has an open transaction.

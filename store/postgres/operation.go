@@ -146,6 +146,12 @@ func (o *operation) beginHistory(ctx context.Context) error {
 
 // try runs a statement once. reached is false if there was no connection.
 func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, reached bool, err error) {
+	if o.pool != o.renewals {
+		if err := o.places.Enter(ctx, o.Store); err != nil {
+			return nil, false, err
+		}
+		defer o.places.Leave()
+	}
 	conn, err := live(ctx, o.pool)
 	if err != nil {
 		return nil, false, err

@@ -25,10 +25,10 @@ const oracleTick = time.Minute
 // compares both with the suite's model instead, which leaves some answers open.
 func TestOracle(t *testing.T) {
 	t.Parallel()
-	url := cluster.NewDatabase(t)
+	open := newAging(t, postgres.ListenAlways)
 	var runs []*recording
 	storetest.RunModel(t, oracleTick, func() storetest.Aging {
-		runs = append(runs, &recording{aging: aging{backend{tb: t, url: url, listen: postgres.ListenAlways}, connect(t, url)}})
+		runs = append(runs, &recording{aging: open()})
 		return runs[len(runs)-1]
 	})
 	compared := 0

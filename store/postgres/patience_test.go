@@ -24,9 +24,9 @@ func TestBusyRowIsServedPatiently(t *testing.T) {
 	var said logtest.Log
 	url := cluster.NewDatabase(t)
 	s := startWith(t, postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true,
+		URL: url, AutoMigrate: true,
 		Logger: slog.New(slog.NewTextHandler(&said, nil)),
-	})
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
 	token := want(t, acquire(t, s, askFor("k", lease)), store.Granted).Token
 
@@ -86,9 +86,9 @@ func TestLockedRowIsNamed(t *testing.T) {
 	var said logtest.Log
 	url := cluster.NewDatabase(t)
 	s := startWith(t, postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true,
+		URL: url, AutoMigrate: true,
 		Logger: slog.New(slog.NewTextHandler(&said, nil)),
-	})
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", lease)), store.Granted)
 	conn := connect(t, url)

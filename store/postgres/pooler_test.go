@@ -14,27 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-// pooled opens instances behind a pooler.
-type pooled struct {
-	backend
-	direct string // URL past the pooler for the listener; empty: no listener
-}
-
-func (p pooled) Open(id store.Identity) store.Store {
-	p.tb.Helper()
-	config := postgres.Config{URL: p.url, Identity: id, Listen: postgres.ListenNever, AutoMigrate: true}
-	if p.direct != "" {
-		config.Listen, config.ListenURL = postgres.ListenAlways, p.direct // ready implies that it gets news
-	}
-	s, err := postgres.New(config)
-	if err != nil {
-		p.tb.Fatal(err)
-	}
-	return postgres.Patient(s)
-}
-
-// TestConformanceBehindPgBouncer runs the suite through PgBouncer in transaction mode, with fewer
-// connections than instances: with polling, and with -combinations also with a listener past it. Each run uses an
+// TestConformanceBehindPgBouncer tests the rules of the suite that need connections and news through PgBouncer in transaction mode, with fewer
+// connections than instances: with polling. With -combinations it tests all rules, also with a listener past it. Each run uses an
 // history source that TestConformance does not use, and strange defaults, which each transaction must replace.
 // Proves: trap defaults, trap pooler
 func TestConformanceBehindPgBouncer(t *testing.T) {
@@ -47,7 +28,11 @@ func TestConformanceBehindPgBouncer(t *testing.T) {
 			url := withSource(t, source)
 			makeStrange(t, url)
 			setDefaults(t, url, strangeDefaults, configOf(t, url).User)
-			storetest.Run(t, ways[way](t, url))
+			run := storetest.RunTogether // most of what a pooler could change
+			if *combinations {
+				run = storetest.Run
+			}
+			run(t, ways[way](t, url))
 		})
 	}
 }
@@ -55,16 +40,14 @@ func TestConformanceBehindPgBouncer(t *testing.T) {
 // ways are the ways to connect: without a pooler, through a pooler, and through a pooler with a
 // listener past it.
 var ways = map[string]func(t *testing.T, url string) func(t *testing.T) storetest.Backend{
-	"no pooler": func(_ *testing.T, url string) func(*testing.T) storetest.Backend {
-		return func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} }
+	"no pooler": func(t *testing.T, url string) func(*testing.T) storetest.Backend {
+		return storetest.In(spaces(t, 3, postgres.Config{URL: url})...)
 	},
 	"never": func(t *testing.T, url string) func(*testing.T) storetest.Backend {
-		through := cluster.Pooler(t, url, 6)
-		return func(t *testing.T) storetest.Backend { return pooled{backend{tb: t, url: through}, ""} }
+		return storetest.In(spaces(t, 3, postgres.Config{URL: cluster.Pooler(t, url, 6), Listen: postgres.ListenNever})...)
 	},
-	"direct": func(t *testing.T, url string) func(*testing.T) storetest.Backend {
-		through := cluster.Pooler(t, url, 6)
-		return func(t *testing.T) storetest.Backend { return pooled{backend{tb: t, url: through}, url} }
+	"direct": func(t *testing.T, url string) func(*testing.T) storetest.Backend { // ready implies that it gets news
+		return storetest.In(spaces(t, 3, postgres.Config{URL: cluster.Pooler(t, url, 6), Listen: postgres.ListenAlways, ListenURL: url})...)
 	},
 }
 
@@ -75,11 +58,7 @@ func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 	own := pgtest.Start(t, pgtest.InMemory(), pgroles.Template())
 	url := own.NewDatabase(t)
 	s := backend{tb: t, url: own.Pooler(t, url, 5), listen: postgres.ListenNever, failover: store.FailoverQuick}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, s)
+	start(t, s, nil)
 	lease := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("a", lease)), store.Granted)
 

@@ -18,9 +18,9 @@ import (
 func startAs(t *testing.T, url, instance string, failover store.Failover) *postgres.Store {
 	t.Helper()
 	return startWith(t, postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: instance, Pod: instance}, AutoMigrate: true,
+		URL: url, AutoMigrate: true,
 		Timeout: patience, Failover: failover,
-	})
+	}, store.Identity{Namespace: "n", Instance: instance, Pod: instance})
 }
 
 // forgetful is a server and the data that its asynchronous standby has.

@@ -350,6 +350,7 @@ func TestNoDeadlocks(t *testing.T) {
 	group.Wait()
 	for _, s := range stores {
 		s.Stop()
+		s.Space.Stop()
 	}
 	mustHaveNoDeadlocks(t, url)
 }

@@ -18,9 +18,9 @@ import (
 func reading(t *testing.T, url string) *postgres.Store {
 	t.Helper()
 	return startWith(t, postgres.Config{
-		URL: pgtest.As(url, pgroles.Reader), Identity: store.Identity{Namespace: "n", Instance: "reader", Pod: "r"},
+		URL:    pgtest.As(url, pgroles.Reader),
 		Listen: postgres.ListenAlways, // in vain: it is ready, and does not try
-	})
+	}, store.Identity{Namespace: "n", Instance: "reader", Pod: "r"})
 }
 
 // crowded makes locks of all kinds with their waiters, and returns their keys.

@@ -20,7 +20,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	own := pgtest.Start(t, pgtest.InMemory())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
-	s := startWith(t, configFor(url, id))
+	s := startWith(t, configFor(url), id)
 	lease := openLease(t, s, time.Hour)
 	kept, back, lost := askFor("kept", lease), askFor("back", lease), askFor("lost", lease)
 	waiter := askFor("kept", lease)
@@ -39,7 +39,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	standby := own.Copy(t)
 	own.Restart(t)
 
-	s = startWith(t, configFor(url, id))
+	s = startWith(t, configFor(url), id)
 	grant(s, lost)
 	release(t, s, store.Claim{Key: "back", Token: tokens["back"], Lease: lease})
 	want(t, acquire(t, s, lost), store.Granted)
@@ -50,7 +50,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	standby()
 	own.Promote(t)
 
-	s = startWith(t, configFor(url, id))
+	s = startWith(t, configFor(url), id)
 	r := renewed(t, s, lease)
 	if !slices.Equal(r.Reconcile, []store.LeaseID{lease}) || r.History == before.History {
 		t.Fatalf("got %+v, before %+v", r, before)

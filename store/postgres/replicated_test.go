@@ -154,8 +154,8 @@ func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 	own := pgtest.Start(t, pgtest.InMemory())
 	url := own.NewDatabase(t)
 	s := startWith(t, postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "a", Pod: "p"}, Timeout: patience, AutoMigrate: true,
-	})
+		URL: url, Timeout: patience, AutoMigrate: true,
+	}, store.Identity{Namespace: "n", Instance: "a", Pod: "p"})
 	b := startStore(t, url, store.Identity{Namespace: "n", Instance: "b", Pod: "p"})
 	held, waiter := askFor("k", openLease(t, s, time.Hour)), askFor("k", openLease(t, b, time.Hour))
 	token := want(t, acquire(t, s, held), store.Granted).Token

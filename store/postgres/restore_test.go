@@ -113,15 +113,8 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 			t.Parallel()
 			url := cluster.NewEmptyDatabase(t)
 			migrate(t, url)
-			s, err := postgres.New(postgres.Config{URL: url, Identity: restorer})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(s.Stop)
-			if err := s.Start(t.Context(), nil); err != nil {
-				t.Fatal(err)
-			}
-			awaitReady(t, s)
+			s := only(t, postgres.Config{URL: url}, restorer)
+			start(t, s, nil)
 			lease := openLease(t, s, time.Hour)
 			want(t, acquire(t, s, askFor("held", lease)), store.Granted)
 

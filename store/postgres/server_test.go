@@ -27,7 +27,7 @@ func TestTheURLIsReadAgain(t *testing.T) {
 	var now atomic.Pointer[string]
 	now.Store(&url)
 	s := startWith(t, postgres.Config{
-		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"},
+		URL:    url,
 		Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Again: func() (string, error) {
 			if u := now.Load(); *u != "" {
@@ -35,7 +35,7 @@ func TestTheURLIsReadAgain(t *testing.T) {
 			}
 			return "", errors.New("the file is empty")
 		},
-	})
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
 	lines := 0
 	for _, c := range []struct{ url, user, complaint string }{
@@ -83,17 +83,10 @@ func TestAWrongCAChangesNothing(t *testing.T) {
 	plain := own.NewDatabase(t)
 	url := strings.NewReplacer("127.0.0.1", "localhost", "sslmode=disable", "sslmode=verify-full&sslrootcert="+secret.File("ca.crt")).Replace(plain)
 	var text logtest.Log
-	s, err := postgres.New(postgres.Config{
-		URL: url, Identity: restorer, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(&text, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, s)
+	s := only(t, postgres.Config{
+		URL: url, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(&text, nil)),
+	}, restorer)
+	start(t, s, nil)
 	lease := openLease(t, s, time.Hour)
 	reconnect := func() {
 		t.Helper()
@@ -140,11 +133,11 @@ func TestUnverifiedServerIsLogged(t *testing.T) {
 		"postgres://u@127.0.0.1:1,localhost:1/d?sslmode=allow": 0,
 	} {
 		var text logtest.Log
-		s, err := postgres.New(postgres.Config{URL: url, Logger: slog.New(slog.NewTextHandler(&text, nil))})
+		s, err := postgres.NewSpace(postgres.Config{URL: url, Logger: slog.New(slog.NewTextHandler(&text, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = s.Start(t.Context(), nil)
+		err = s.Start(t.Context())
 		s.Stop()
 		if n := strings.Count(text.String(), "is not verified"); err != nil || n != want {
 			t.Errorf("%s: %v, logged %d times, want %d", url, err, n, want)
@@ -177,9 +170,9 @@ func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
 	var now atomic.Pointer[string]
 	now.Store(&nameless)
 	s := startWith(t, postgres.Config{
-		URL: nameless, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"},
+		URL:   nameless,
 		Again: func() (string, error) { return *now.Load(), nil },
-	})
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	other := pgtest.As(nameless, "elsewhere")
 	now.Store(&other)
 	pgtest.Terminate(t, cluster.URL("locksidecar"), "%locksidecar:%")

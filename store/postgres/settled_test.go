@@ -60,7 +60,7 @@ func TestAWithdrawalIsNotFinalWhileTheStatementIsInTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := pgproxy.Start(t, cluster.NewDatabase(t))
-			s := startWith(t, postgres.Config{URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, Timeout: timeout})
+			s := startWith(t, postgres.Config{URL: proxy.URL(), Timeout: timeout}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 			lease := openLease(t, s, time.Hour)
 			want(t, acquire(t, s, askFor("held", lease)), store.Granted)
 			arrives, carriedOut := make(chan struct{}), make(chan struct{}, 1)

@@ -73,10 +73,10 @@ func withSource(t *testing.T, source string) (url string) {
 // combinations is set in nightly runs.
 var combinations = flag.Bool("combinations", false, "run the suite with each history source in each way to connect")
 
-// The schema uses the first history source that the server allows, and locks work with each. The
-// suite runs twice for each change: TestConformance uses timeline without a pooler, and
+// The schema uses the first history source that the server allows, and locks work with each. For each change,
+// TestConformance uses timeline without a pooler, and
 // TestConformanceBehindPgBouncer uses none behind one, and polls. With
-// -combinations all pairs run, except a listener past a pooler with the source none: the listener
+// -combinations all pairs run the whole suite, except a listener past a pooler with the source none: the listener
 // needs the start times of both servers, which such a server refuses.
 // Proves: A2, trap failover
 func TestConformanceByHistorySource(t *testing.T) {
@@ -121,9 +121,9 @@ func TestNoHistorySourceIsLoggedOnce(t *testing.T) {
 		text := &logtest.Log{}
 		url := refusing(t, cluster, refused[source])
 		s := startWith(t, postgres.Config{
-			URL: url, Identity: restorer, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
+			URL: url, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
 			Failover: store.FailoverQuick,
-		})
+		}, restorer)
 		lease := openLease(t, s, time.Hour)
 		for range 3 {
 			exec(t, connect(t, url), "UPDATE locksidecar.meta SET server = 'another'") // makes the sidecar check the server again
@@ -148,14 +148,8 @@ func TestASourceThatIsRefused(t *testing.T) {
 	for _, f := range refusesWAL {
 		exec(t, connect(t, url), "REVOKE EXECUTE ON FUNCTION "+f+" FROM PUBLIC")
 	}
-	again, err := postgres.New(postgres.Config{URL: url, Identity: restorer})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(again.Stop)
-	if err := again.Start(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	again := only(t, postgres.Config{URL: url}, restorer)
+	run(t, again, nil)
 	poll(t, "the error with cause and advice", func() bool {
 		why := again.Ready().Error()
 		return strings.Contains(why, `history source is "timeline"`) && strings.Contains(why, "permission denied for function pg_") &&

@@ -15,6 +15,8 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/internal/fair"
+	"github.com/locksidecar/locksidecar/store/internal/instances"
 )
 
 const (
@@ -30,8 +32,6 @@ type Config struct {
 	// Again returns the URL for each new connection. User and password may change, hosts and database may
 	// not. Nil: URL is used.
 	Again func() (string, error)
-	// Identity is that of the store which New opens.
-	Identity store.Identity
 	// MaxConns limits all connections: at least 3; zero: 4.
 	MaxConns int
 	// Timeout limits each operation; zero: 5 s.
@@ -60,7 +60,8 @@ type Config struct {
 }
 
 // Space is what the stores of one process share: the connections, the listener, the renewals, the notifier, and what is known of the
-// server. Each store that it opens is a view: see [Store].
+// server. Each store that it opens is a view: see [Store]. Views take the shared connections in turn, so a view with many calls delays a call of
+// another one by what runs then, and by a statement of each view that waits.
 type Space struct {
 	config Config
 	pool   *pgxpool.Config // for the shared connections
@@ -85,6 +86,8 @@ type Space struct {
 	started *running
 	stopped bool
 
+	views        instances.Running
+	places       *fair.Places[*Store] // on the shared connections
 	lockedRows   lockedRows
 	clock        clock
 	primaries    primaries
@@ -150,6 +153,7 @@ func NewSpace(config Config) (*Space, error) {
 	if s.pool, err = s.poolConfig(conns); err != nil {
 		return nil, err
 	}
+	s.places = fair.New[*Store](conns)
 	if s.lane, err = s.poolConfig(1); err != nil {
 		return nil, err
 	}

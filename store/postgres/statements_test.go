@@ -183,7 +183,7 @@ func TestSweep(t *testing.T) {
 	if got := count("locks"); got != 4 {
 		t.Errorf("%d lock rows, want 4, because they were freed just now", got)
 	}
-	postgres.SweepAtOnce(s)
+	postgres.SweepAtOnce(s.Space)
 	poll(t, "the sweep to leave only what is alive", func() bool {
 		if err := s.Sweep(t.Context()); err != nil {
 			t.Fatal(err)

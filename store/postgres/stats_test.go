@@ -73,8 +73,8 @@ func TestStatsNeedNoMoreThanReading(t *testing.T) {
 	writer := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	want(t, acquire(t, writer, askFor("job:1", openLease(t, writer, time.Hour))), store.Granted)
 	s := startWith(t, postgres.Config{
-		URL: pgtest.As(url, pgroles.Reader), Identity: store.Identity{Namespace: "other", Instance: "j", Pod: "q"},
-	})
+		URL: pgtest.As(url, pgroles.Reader),
+	}, store.Identity{Namespace: "other", Instance: "j", Pod: "q"})
 	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Minute}}); err == nil {
 		t.Fatal("the role may write: this does not test the rule")
 	}
@@ -130,7 +130,7 @@ func TestAnElectionThatWaitedIsLost(t *testing.T) {
 func TestLockedElectionSaysSo(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	impatient := startWith(t, postgres.Config{URL: s.url, Identity: store.Identity{Namespace: "n", Instance: "j", Pod: "p"}})
+	impatient := startWith(t, postgres.Config{URL: s.url}, store.Identity{Namespace: "n", Instance: "j", Pod: "p"})
 	exec(t, s.conn, "BEGIN")
 	exec(t, s.conn, "SELECT FROM locksidecar.fleet FOR UPDATE")
 	if e, err := impatient.Elect(t.Context(), time.Minute); err == nil || e.Elected || !strings.Contains(err.Error(), "locked") {

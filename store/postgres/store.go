@@ -12,8 +12,6 @@ import (
 type Store struct {
 	*Space
 	id store.Identity
-	// alone: the space has no other view, so it is started and stopped with this one.
-	alone bool
 
 	ear     *ear
 	recent  recentKeys
@@ -45,18 +43,6 @@ var (
 	_ store.Quieter  = (*Store)(nil)
 )
 
-// New makes a space with one store, without connecting to a server. The store's Start and Stop are also those of the space. It fails
-// if the configuration can never work. Its errors do not contain the password.
-func New(config Config) (*Store, error) {
-	space, err := NewSpace(config)
-	if err != nil {
-		return nil, err
-	}
-	s := space.open(config.Identity)
-	s.alone = true
-	return s, nil
-}
-
 // View makes the view of an instance.
 func (s *Space) View(id store.Identity) store.Store { return s.open(id) }
 
@@ -85,12 +71,7 @@ func (s *Store) Ready() error {
 }
 
 // Start makes operations possible as soon as the space has reached the server.
-func (s *Store) Start(ctx context.Context, news func(store.News)) error {
-	if s.alone {
-		if err := s.Space.Start(ctx); err != nil {
-			return err
-		}
-	}
+func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	s.life.Lock()
 	defer s.life.Unlock()
 	switch s.phase {
@@ -102,6 +83,10 @@ func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 	}
 	if news != nil {
 		s.news = news
+	}
+	if err := s.views.Begin(s.id.Instance, s); err != nil {
+		s.phase = phaseStopped
+		return &store.Error{Op: "Start", Err: err}
 	}
 	s.phase = phaseStarted
 	s.listener.join(s.ear)
@@ -122,9 +107,7 @@ func (s *Store) Stop() {
 		silence, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 		s.notifier.drain(silence)
 		cancel()
-	}
-	if s.alone {
-		s.Space.Stop()
+		s.views.End(s.id.Instance, s)
 	}
 }
 

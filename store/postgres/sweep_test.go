@@ -125,8 +125,8 @@ func TestSidecarsShareASweep(t *testing.T) {
 	var sidecars []*postgres.Store
 	for i := range 3 {
 		s := startWith(t, postgres.Config{
-			URL: url, AutoMigrate: true, Identity: store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"},
-		})
+			URL: url, AutoMigrate: true,
+		}, store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"})
 		postgres.SweepBy(s, time.Minute) // a lap takes one step
 		sidecars = append(sidecars, s)
 	}
@@ -299,11 +299,11 @@ func TestVacuumDoesNotTruncate(t *testing.T) {
 func TestForgetAfterIsFarLongerThanTimeout(t *testing.T) {
 	t.Parallel()
 	config := postgres.Config{URL: "postgres://x/y", Timeout: time.Second, ForgetAfter: 10 * time.Second}
-	if _, err := postgres.New(config); err != nil {
+	if _, err := postgres.NewSpace(config); err != nil {
 		t.Error(err)
 	}
 	config.ForgetAfter--
-	if _, err := postgres.New(config); err == nil {
+	if _, err := postgres.NewSpace(config); err == nil {
 		t.Errorf("%s was accepted", config.ForgetAfter)
 	}
 }

@@ -76,6 +76,7 @@ func (s *Space) metricsState() metrics.StoreState {
 		f.Listener = listenerOff
 		return f
 	}
+	f.Waited, f.WaitedFor = s.places.Waited()
 	for _, pool := range []*pgxpool.Pool{r.shared, r.renewals} {
 		stat := pool.Stat()
 		f.Used += int(stat.AcquiredConns())

@@ -137,10 +137,7 @@ func TestFailBack(t *testing.T) {
 			})
 			poll(t, "the mark on the old primary", func() bool { return pgtest.Query[bool](t, p.url, "SELECT outdated FROM locksidecar.meta") })
 			fresh := backend{tb: t, url: p.url}.open(store.Identity{Namespace: "n", Instance: "fresh", Pod: "p"})
-			t.Cleanup(fresh.Stop)
-			if err := fresh.Start(t.Context(), nil); err != nil {
-				t.Fatal(err)
-			}
+			run(t, fresh, nil)
 			poll(t, "the error of a sidecar that does not know the later primary", func() bool {
 				return strings.Contains(fresh.Ready().Error(), "another sidecar saw a later one; if this one is meant to be the primary again, run `SELECT locksidecar.restored()`")
 			})
@@ -246,18 +243,11 @@ func TestHostsOfDifferentClusters(t *testing.T) {
 	// The log names each host as in the URL.
 	named := func(c *pgtest.Cluster) string { return strings.Replace(c.HostAndPort(), "127.0.0.1", "localhost", 1) }
 	text := &logtest.Log{}
-	s, err := postgres.New(postgres.Config{
-		URL:      strings.Replace(url, one.HostAndPort(), named(one)+","+named(other), 1),
-		Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, s)
+	s := only(t, postgres.Config{
+		URL:         strings.Replace(url, one.HostAndPort(), named(one)+","+named(other), 1),
+		AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	start(t, s, nil)
 	lease := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("held", lease)), store.Granted)
 	const system = "SELECT system_identifier::text FROM pg_control_system()"
@@ -329,17 +319,11 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 		"the limit of the URL":   {both + "&connect_timeout=4", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := postgres.New(postgres.Config{
-				URL: c.url, Identity: store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}, AutoMigrate: true,
+			s := only(t, postgres.Config{
+				URL: c.url, AutoMigrate: true,
 				Timeout: 3500 * time.Millisecond,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Stop()
-			if err := s.Start(t.Context(), nil); err != nil {
-				t.Fatal(err)
-			}
+			}, store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
+			run(t, s, nil)
 			if !c.works {
 				<-time.After(3 * time.Second) // less than the limit in the URL
 				if s.Ready() == nil {
@@ -391,9 +375,9 @@ func TestOldPrimaryAfterAnOutageIsLogged(t *testing.T) {
 	proxy := pgproxy.Start(t, standby.URL(configOf(t, url).Database))
 	text := &logtest.Log{}
 	s := startWith(t, postgres.Config{
-		URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"},
+		URL:         proxy.URL(),
 		AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
-	})
+	}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	proxy.Refuse(true)
 	proxy.Lead(t, url)
 	poll(t, "the end of all connections", func() bool {

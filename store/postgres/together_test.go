@@ -142,7 +142,7 @@ func TestAMovedPositionIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
-	s := startWith(t, postgres.Config{URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}})
+	s := startWith(t, postgres.Config{URL: proxy.URL()}, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	first, second := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
 	reader, writer := askFor("k", first), askFor("k", first)
 	reader.Shared = true

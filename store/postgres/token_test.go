@@ -159,7 +159,7 @@ func TestTokensOfSweptKeysAreNotGivenAgain(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			last := s.takeAndFree("k")
-			postgres.SweepAtOnce(s.Store)
+			postgres.SweepAtOnce(s.Space)
 			if err := s.Sweep(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -204,7 +204,7 @@ func TestASweepDoesNotWaitForMeta(t *testing.T) {
 	s.freed("k", 1, 25*time.Hour)
 	first := pgtest.Query[int64](t, s.url, "SELECT first_token FROM locksidecar.meta")
 	exec(t, s.conn, "UPDATE locksidecar.locks SET token = $1", first)
-	postgres.SweepAtOnce(s.Store)
+	postgres.SweepAtOnce(s.Space)
 	letGo := lock(t, s.other, "SELECT FROM locksidecar.meta FOR UPDATE")
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Fatal(err)

@@ -31,8 +31,7 @@ func newTraced(t *testing.T, config postgres.Config, options ...sdktrace.TracerP
 	provider := sdktrace.NewTracerProvider(append(options, sdktrace.WithSyncer(spans))...)
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 	config.Tracers, config.AutoMigrate = provider, true
-	config.Identity = store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}
-	s := startWith(t, config)
+	s := startWith(t, config, store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
 	return traced{s, spans, provider}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,23 +15,6 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
-
-// startSpace makes and starts a space that is stopped when the test ends. Before the start, it is prepared.
-func startSpace(tb testing.TB, config postgres.Config, prepare ...func(*postgres.Space)) *postgres.Space {
-	tb.Helper()
-	space, err := postgres.NewSpace(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(space.Stop)
-	for _, p := range prepare {
-		p(space)
-	}
-	if err := space.Start(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
-	return space
-}
 
 // renewTogether lets renewals wait for each other for so long that those of about the same time share a statement on a busy machine, too.
 func renewTogether(s *postgres.Space) { postgres.RenewTogether(s, 300*time.Millisecond) }
@@ -48,16 +32,10 @@ func view(tb testing.TB, space store.Space, id store.Identity, news func(store.N
 	return s
 }
 
-// viewsOfOne opens all instances as views of one space.
-type viewsOfOne struct{ *postgres.Space }
-
-func (v viewsOfOne) Open(id store.Identity) store.Store { return v.View(id) }
-
-// TestViewsConform: all rules hold between the views of one space, whose connections, listener and renewals they share.
+// TestViewsConform: rules hold also between the views of one space, whose connections, listener and renewals they share.
 func TestViewsConform(t *testing.T) {
 	t.Parallel()
-	space := startSpace(t, postgres.Config{URL: cluster.NewDatabase(t), AutoMigrate: true, MaxConns: 8}, postgres.PatientSpace)
-	storetest.Run(t, func(*testing.T) storetest.Backend { return viewsOfOne{space} })
+	storetest.RunTogether(t, storetest.In(spaces(t, 1, postgres.Config{URL: cluster.NewDatabase(t)})...))
 }
 
 // TestViewsShare: the views of a space need three connections, as one store does.
@@ -68,7 +46,7 @@ func TestViewsShare(t *testing.T) {
 	f := &figures{}
 	f.reset()
 	space := startSpace(t, postgres.Config{URL: url, Failover: store.FailoverQuick, MaxConns: 3}, renewTogether,
-		func(s *postgres.Space) { postgres.MeasureSpace(s, f) })
+		func(s *postgres.Space) { postgres.Measure(s, f) })
 	const many = 20
 	views, leases := make([]*postgres.Store, many), make([]store.LeaseID, many)
 	for i := range views {
@@ -280,7 +258,7 @@ func TestAFloodOfAViewLetsOthersRenew(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	migrate(t, url)
-	space := startSpace(t, postgres.Config{URL: url, Failover: store.FailoverQuick, MaxConns: 3, Timeout: 10 * time.Second}, postgres.PatientSpace)
+	space := startSpace(t, postgres.Config{URL: url, Failover: store.FailoverQuick, MaxConns: 3, Timeout: 10 * time.Second}, postgres.Patient)
 	noisy, quiet := view(t, space, inNamespace("noisy"), nil), view(t, space, inNamespace("quiet"), nil)
 	leaseNoisy, leaseQuiet := openLease(t, noisy, time.Minute), openLease(t, quiet, time.Minute)
 	want(t, acquire(t, noisy, askFor("k", leaseNoisy)), store.Granted)
@@ -306,6 +284,117 @@ func TestAFloodOfAViewLetsOthersRenew(t *testing.T) {
 	end()
 	exec(t, locker, "ROLLBACK")
 	work.Wait()
+}
+
+// TestAFloodOfAViewDelaysOthersByAStatement: while many calls of a view wait for the only shared connection, one of another view waits for the statement
+// that runs, and not for those that came before it. The calls of a view that wait end with their ctx, and take no connection from the others.
+// Proves: threat flood
+func TestAFloodOfAViewDelaysOthersByAStatement(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	migrate(t, url)
+	order := &statements{}
+	space := startSpace(t, postgres.Config{URL: url, Failover: store.FailoverQuick, MaxConns: 3, Timeout: 10 * time.Second}, postgres.Patient,
+		func(s *postgres.Space) { postgres.Measure(s, order) })
+	noisy, quiet := view(t, space, inNamespace("noisy"), nil), view(t, space, inNamespace("quiet"), nil)
+	leaseNoisy, leaseQuiet := openLease(t, noisy, time.Minute), openLease(t, quiet, time.Minute)
+	locker := connect(t, url)
+	exec(t, locker, "BEGIN")
+	exec(t, locker, "LOCK TABLE locksidecar.signals IN ACCESS EXCLUSIVE MODE")
+	const many = 10
+	flooded, end := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	for range many {
+		work.Go(func() {
+			for flooded.Err() == nil {
+				_, _ = noisy.Signals(flooded, []store.LeaseID{leaseNoisy})
+			}
+		})
+	}
+	poll(t, "the flood waits for a connection", func() bool { return postgres.WaitForAPlace(noisy) == many-1 })
+	granted := make(chan store.Answer, 1)
+	work.Go(func() { granted <- acquire(t, quiet, askFor("k", leaseQuiet)) })
+	poll(t, "the other view waits, too", func() bool { return postgres.WaitForAPlace(quiet) == 1 })
+	order.forget()
+	exec(t, locker, "ROLLBACK")
+	want(t, <-granted, store.Granted)
+	end()
+	if n := order.before("signals_of", "acquire"); n > 2 { // one ran, and one was next
+		t.Errorf("%d statements of the flood went before that of another view, want at most 2", n)
+	}
+	work.Wait()
+	if n := postgres.WaitForAPlace(noisy); n != 0 {
+		t.Errorf("%d calls wait still", n)
+	}
+	want(t, acquire(t, quiet, askFor("l", leaseQuiet)), store.Granted)
+}
+
+// statements notes statements in the order of their ends.
+type statements struct {
+	figures
+
+	mu    sync.Mutex
+	names []string
+}
+
+func (s *statements) Statement(_ context.Context, name string, _ time.Duration, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = append(s.names, name)
+}
+
+func (*statements) Batch(string, int) {}
+
+func (s *statements) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = nil
+}
+
+// before is how many with this name came before the first one whose name begins with the other.
+func (s *statements) before(name, first string) (count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.names {
+		switch {
+		case n == name:
+			count++
+		case strings.HasPrefix(n, first):
+			return count
+		}
+	}
+	return count
+}
+
+// TestAViewEndsWithCallsThatWait: a view that is stopped while its calls wait for a connection waits for them, and leaves no place taken.
+func TestAViewEndsWithCallsThatWait(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	migrate(t, url)
+	space := startSpace(t, postgres.Config{URL: url, Failover: store.FailoverQuick, MaxConns: 3, Timeout: time.Second})
+	ends, other := view(t, space, inNamespace("ends"), nil), view(t, space, inNamespace("other"), nil)
+	leaseEnds, leaseOther := openLease(t, ends, time.Minute), openLease(t, other, time.Minute)
+	locker := connect(t, url)
+	exec(t, locker, "BEGIN")
+	exec(t, locker, "LOCK TABLE locksidecar.signals IN ACCESS EXCLUSIVE MODE")
+	const many = 5
+	results := make(chan error, many)
+	for range many {
+		go func() {
+			_, err := ends.Signals(context.Background(), []store.LeaseID{leaseEnds})
+			results <- err
+		}()
+	}
+	poll(t, "its calls wait", func() bool { return postgres.WaitForAPlace(ends) == many-1 })
+	ends.Stop()
+	if len(results) != many {
+		t.Errorf("%d of %d calls have returned at the end of the view", len(results), many)
+	}
+	exec(t, locker, "ROLLBACK")
+	poll(t, "another view gets the connection", func() bool {
+		answers, err := other.Acquire(t.Context(), []store.Ask{askFor("k", leaseOther)})
+		return err == nil && answers[0].Outcome == store.Granted
+	})
 }
 
 // TestAViewEndsDuringARenewal: its renewal in a shared statement gets an answer or an error, and the statement goes on for the others.

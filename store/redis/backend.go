@@ -42,8 +42,6 @@ type Server struct {
 // Backend is one instance's part of a [Server].
 type Backend struct {
 	*Server
-	// alone: the server has no other instance, so it is started and stopped with this one.
-	alone bool
 	mailbox
 }
 
@@ -61,8 +59,7 @@ const (
 	bufferSize = 8 << 10
 )
 
-// NewServer returns a server that Start connects. It fails if the configuration, whose Instance it does not use, can never work. The error
-// contains no password.
+// NewServer returns a server that Start connects. It fails if the configuration can never work. The error contains no password.
 func NewServer(config Config) (*Server, error) {
 	t, err := parse(config.URL)
 	if err != nil {
@@ -119,35 +116,15 @@ func (b *Server) Quiet() (left time.Duration) {
 // Limits implements [cas.Backend].
 func (b *Server) Limits() cas.Limits { return cas.UsualLimits }
 
-// New returns the backend of an instance with a server of its own: its Start and Stop are also those of the server. See NewServer.
-func New(config Config) (*Backend, error) {
-	server, err := NewServer(config)
-	if err != nil {
-		return nil, err
-	}
-	b := server.view(config.Instance)
-	b.alone = true
-	return b, nil
-}
-
 // Start implements [cas.Backend].
 func (b *Backend) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
 	b.deliver, b.lost = deliver, lost
-	if err := b.join(ctx, &b.mailbox); err != nil {
-		return err
-	}
-	if b.alone {
-		return b.Server.Start(ctx)
-	}
-	return nil
+	return b.join(ctx, &b.mailbox)
 }
 
 // Stop implements [cas.Backend].
 func (b *Backend) Stop() {
 	b.part(&b.mailbox)
-	if b.alone {
-		b.Server.Stop()
-	}
 }
 
 // Ready implements [cas.Backend].

@@ -15,6 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/redistest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
+	"github.com/locksidecar/locksidecar/store/cas/fake"
 )
 
 // The log and GET /readyz tell where grants are kept, and also when that changes while the sidecar runs.
@@ -49,7 +50,7 @@ func TestWhereGrantsAreKept(t *testing.T) {
 	becomes("in a file that is written later, 104857600, noeviction, 0, everysec", "Redis writes its file later")
 	d.Do(t, "CONFIG", "SET", "appendfsync", "always")
 	becomes("on the disk of one server, 104857600, noeviction, 0, always", "Redis keeps locks on its disk")
-	if found := store.Details(cas.New(cas.Config{Backend: r.Backend})); found["durability"] == "" {
+	if found := store.Details(cas.NewSpace(fake.Only(r.Backend), cas.Config{}).View(store.Identity{})); found["durability"] == "" {
 		t.Error("the engine hides the facts")
 	}
 }

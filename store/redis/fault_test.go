@@ -218,8 +218,8 @@ func TestFullMemory(t *testing.T) {
 func TestFullMemoryEndsLocks(t *testing.T) {
 	t.Parallel()
 	d := redistest.Start(t, "--maxmemory-policy", "noeviction")
-	e := engine{at(t, d)}
-	s := e.Open(store.Identity{Namespace: "n", Instance: "two"}).(*cas.Store)
+	e := at(t, d)
+	s := castest.Spaces(t, e, 1)[0].View(store.Identity{Namespace: "n", Instance: "two"}).(*cas.Store)
 	defer s.Stop()
 	r := e.ready("one")
 	r.Must(s.Start(r.Ctx, nil))
@@ -325,10 +325,11 @@ func TestANewPassword(t *testing.T) {
 		url.Store(&u)
 	}
 	set("old")
-	b, err := redis.New(redis.Config{ServerConfig: cas.ServerConfig{URL: *url.Load(), Again: func() (string, error) { return *url.Load(), nil }, Instance: "one", Timeout: time.Second}})
+	server, err := redis.NewServer(redis.Config{ServerConfig: cas.ServerConfig{URL: *url.Load(), Again: func() (string, error) { return *url.Load(), nil }, Timeout: time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := castest.Only(t, server, "one").(*redis.Backend)
 	r := &rig{b, castest.Start(t, b)}
 	r.BecomesReady()
 	admin := goredis.NewClient(&goredis.Options{Addr: d.Address, Password: "old", Protocol: 2, DisableIdentity: true})

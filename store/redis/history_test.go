@@ -11,7 +11,7 @@ import (
 // the operation returns. Otherwise a grant that the later server forgot would count as verified there.
 // Proves: A9
 func TestAnOperationKeepsItsHistory(t *testing.T) {
-	b, err := New(Config{ServerConfig: cas.ServerConfig{URL: "redis+cluster://h", Instance: "one"}})
+	b, err := NewServer(Config{ServerConfig: cas.ServerConfig{URL: "redis+cluster://h"}})
 	if err != nil {
 		t.Fatal(err)
 	}

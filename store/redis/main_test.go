@@ -16,7 +16,6 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/process"
 	"github.com/locksidecar/locksidecar/internal/testing/redistest"
-	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
 	"github.com/locksidecar/locksidecar/store/cas/castest"
 	"github.com/locksidecar/locksidecar/store/redis"
@@ -70,9 +69,10 @@ func at(t *testing.T, s *redistest.Server) *server {
 	return &server{t: t, url: "redis://" + s.Address}
 }
 
-func (s *server) Open(instance string) cas.Backend {
+// Connect implements [castest.Server].
+func (s *server) Connect() cas.Server {
 	s.t.Helper()
-	b, err := redis.New(redis.Config{ServerConfig: cas.ServerConfig{URL: s.url, Instance: instance, Timeout: s.limit, Logger: s.logger, Tracers: s.traces}, TTL: s.ttl, Quick: s.quick})
+	b, err := redis.NewServer(redis.Config{ServerConfig: cas.ServerConfig{URL: s.url, Timeout: s.limit, Logger: s.logger, Tracers: s.traces}, TTL: s.ttl, Quick: s.quick})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -129,15 +129,14 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// engine opens stores on one database.
-type engine struct{ *server }
-
-func (e engine) Open(id store.Identity) store.Store {
-	return cas.New(cas.Config{Backend: e.server.Open(id.Instance), Identity: id, SweepTerm: -1})
-}
-
 // Proves: A9
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Backend { return engine{one(t)} })
+	castest.RunConformance(t, one(t))
+}
+
+// TestViews: the instances of a process, which share the connections and the subscription, keep all rules among themselves.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	castest.RunViews(t, func(t *testing.T) castest.Server { return one(t) })
 }

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Proves: promise 6
 func lifecycleCases() []testCase {
 	return []testCase{
 		{"not ready before Start", func(f *fixture) {
@@ -27,6 +29,7 @@ func lifecycleCases() []testCase {
 		}},
 		{"operations after Stop fail and do nothing", operationsAfterStop},
 		{"a call with an ended context fails, and can be withdrawn", endedContext},
+		{"an instance has one view in a space", oneView},
 		{"locks outlive an instance that only stopped", func(f *fixture) {
 			a, b := f.pair()
 			grant := a.granted(a.ask("k"))
@@ -88,6 +91,38 @@ func operationsAfterStop(f *fixture) {
 		}
 	}
 	b.free("k")
+}
+
+// oneView starts an instance once more in the same space. If instances are in different spaces, in turn, the first ones are in others, which cannot
+// know of it.
+func oneView(f *fixture) {
+	a := f.instance("a")
+	grant := a.granted(a.ask("k"))
+	again := func() error {
+		twin := f.backend.Open(a.id)
+		err := twin.Start(f.ctx(), nil)
+		if twin.Stop(); err != nil && twin.Ready() == nil {
+			f.Error("a view that did not start is ready")
+		}
+		return err
+	}
+	var refused error
+	for range mostSpaces {
+		if err := again(); err != nil {
+			refused = err
+		}
+	}
+	if refused == nil || !strings.Contains(refused.Error(), a.id.Instance) || !strings.Contains(refused.Error(), "has a view") {
+		f.Fatalf("a second view of an instance: %v", refused)
+	}
+	a.holds("k", grant.Token, 0)
+	if alive := a.renew(a.lease); len(alive) != 1 {
+		f.Error("the first view cannot renew its lease any more")
+	}
+	a.Stop()
+	if err := again(); err != nil {
+		f.Errorf("a view after the end of the first one: %v", err)
+	}
 }
 
 func endedContext(f *fixture) {

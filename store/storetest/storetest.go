@@ -30,6 +30,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -46,7 +47,12 @@ type Backend interface {
 // return the same data each time.
 func Run(t *testing.T, open func(t *testing.T) Backend) {
 	t.Helper()
-	for _, group := range groups() {
+	runGroups(t, groups(), open)
+}
+
+func runGroups(t *testing.T, groups []group, open func(t *testing.T) Backend) {
+	t.Helper()
+	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()
 			for _, c := range group.cases {
@@ -59,6 +65,33 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 	}
 }
 
+// RunTogether tests the rules for which instances need what the views of a space share: renewals, news, connections, and what is remembered of
+// keys and of the server. Run tests all rules between spaces, as most sidecars are.
+func RunTogether(t *testing.T, open func(t *testing.T) Backend) {
+	t.Helper()
+	runGroups(t, slices.DeleteFunc(groups(), func(g group) bool { return !g.together }), open)
+}
+
+// In opens the instances of a test in different spaces, in turn, as sidecars are in different processes. Other tests have views of the same
+// spaces. The caller starts and stops the spaces.
+func In(spaces ...store.Space) func(*testing.T) Backend {
+	return func(*testing.T) Backend { return &inTurn{spaces: spaces} }
+}
+
+// mostSpaces is how many spaces In may get.
+const mostSpaces = 3
+
+type inTurn struct {
+	spaces []store.Space
+	opened int
+}
+
+func (b *inTurn) Open(id store.Identity) store.Store {
+	space := b.spaces[b.opened%len(b.spaces)]
+	b.opened++
+	return space.View(id)
+}
+
 // testCase proves one rule.
 type testCase struct {
 	rule string
@@ -68,37 +101,39 @@ type testCase struct {
 type group struct {
 	name  string
 	cases []testCase
+	// together: RunTogether tests them, too.
+	together bool
 }
 
 func groups() []group {
 	return []group{
-		{"lifecycle", lifecycleCases()},
-		{"leases", leaseCases()},
-		{"acquire", acquireCases()},
-		{"release", releaseCases()},
-		{"amend", amendCases()},
-		{"queue", queueCases()},
-		{"cohort", cohortCases()},
-		{"keep", keepCases()},
-		{"shared", sharedCases()},
-		{"semaphore", semaphoreCases()},
-		{"downgrade", downgradeCases()},
-		{"waiters", waitersCases()},
-		{"trace", traceCases()},
-		{"outcome", outcomeCases()},
-		{"hold", holdCases()},
-		{"signal", signalCases()},
-		{"watch", watchCases()},
-		{"death", deathCases()},
-		{"repeat", repeatCases()},
-		{"tokens", tokenCases()},
-		{"read", readCases()},
-		{"fleet", fleetCases()},
-		{"move", moveCases()},
-		{"batch", batchCases()},
-		{"races", raceCases()},
-		{"fairness", fairCases()},
-		{"coordination races", coordinationRaceCases()},
-		{"shared races", sharedRaceCases()},
+		{"lifecycle", lifecycleCases(), true},
+		{"leases", leaseCases(), true},
+		{"acquire", acquireCases(), true},
+		{"release", releaseCases(), true},
+		{"amend", amendCases(), false},
+		{"queue", queueCases(), true},
+		{"cohort", cohortCases(), true},
+		{"keep", keepCases(), true},
+		{"shared", sharedCases(), false},
+		{"semaphore", semaphoreCases(), false},
+		{"downgrade", downgradeCases(), false},
+		{"waiters", waitersCases(), false},
+		{"trace", traceCases(), false},
+		{"outcome", outcomeCases(), false},
+		{"hold", holdCases(), false},
+		{"signal", signalCases(), true},
+		{"watch", watchCases(), true},
+		{"death", deathCases(), true},
+		{"repeat", repeatCases(), false},
+		{"tokens", tokenCases(), false},
+		{"read", readCases(), false},
+		{"fleet", fleetCases(), false},
+		{"move", moveCases(), true},
+		{"batch", batchCases(), false},
+		{"races", raceCases(), true},
+		{"fairness", fairCases(), false},
+		{"coordination races", coordinationRaceCases(), false},
+		{"shared races", sharedRaceCases(), false},
 	}
 }

@@ -1,6 +1,7 @@
 // Package castest tests that a [cas.Backend] keeps its promises. Each backend runs it on a real server:
 //
 //	func TestBackend(t *testing.T) { castest.Run(t, func(t *testing.T) castest.Server { … }) }
+//	func TestViews(t *testing.T) { castest.RunViews(t, func(t *testing.T) castest.Server { … }) }
 //	func TestFaults(t *testing.T) { castest.RunFaulty(t, func(t *testing.T) castest.Faulty { … }) }
 //	func TestHistories(t *testing.T) { castest.RunForgetful(t, func(t *testing.T) castest.Forgetful { … }) } // if the server may forget
 package castest
@@ -24,8 +25,23 @@ import (
 
 // Server is a server, or a part of one, that no other test uses.
 type Server interface {
-	// Open returns a backend for an instance of this name. The test starts and stops it.
-	Open(instance string) cas.Backend
+	// Connect returns what a process has of it. The test starts and stops it.
+	Connect() cas.Server
+}
+
+// Only starts a process until the end of the test, and returns its only view, as a sidecar has it.
+func Only(t *testing.T, process cas.Server, instance string) cas.Backend {
+	t.Helper()
+	return started(t, process).View(instance)
+}
+
+func started(t *testing.T, process cas.Server) cas.Server {
+	t.Helper()
+	t.Cleanup(process.Stop)
+	if err := process.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return process
 }
 
 // ttl is long enough that no lease ends in a test. short is the shortest that all backends support.
@@ -34,7 +50,7 @@ const (
 	short = 2 * time.Second
 )
 
-// Run runs all tests, each on a server of its own.
+// Run runs all tests, each on a server of its own. Each instance has a process of its own.
 func Run(t *testing.T, server func(t *testing.T) Server) { run(t, true, server) }
 
 // RunInTurn runs one test after the other, for servers that have no parts.
@@ -106,7 +122,7 @@ func open(t *testing.T, server Server, instance string) *client {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*await.Patience)
 	t.Cleanup(cancel)
 	c := &client{
-		Backend: server.Open(instance), t: t, server: server, ctx: ctx,
+		Backend: Only(t, server.Connect(), instance), t: t, server: server, ctx: ctx,
 		letters: make(chan cas.Letter, 10_000), lost: make(chan struct{}, 100),
 	}
 	t.Cleanup(c.Stop)
@@ -502,10 +518,19 @@ func oneWins(t *testing.T, c *client) {
 }
 
 func lifecycle(t *testing.T, c *client) {
-	never := c.server.Open("never")
+	never := c.server.Connect()
+	view := never.View("never")
+	view.Stop()
+	view.Stop()
 	never.Stop()
 	never.Stop()
-	b := c.server.Open("two")
+	process := c.server.Connect()
+	defer process.Stop()
+	b := process.View("two")
+	if b.Ready() == nil {
+		t.Error("ready before any start")
+	}
+	c.must(process.Start(c.ctx))
 	if b.Ready() == nil {
 		t.Error("ready before the start")
 	}
@@ -517,6 +542,7 @@ func lifecycle(t *testing.T, c *client) {
 	if b.Ready() == nil {
 		t.Error("ready after the end")
 	}
+	process.Stop()
 	_, err := b.Swap(c.ctx, []cas.Swap{{Key: "ns/late"}})
 	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("a swap after the end: %v", err)

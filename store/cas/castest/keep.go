@@ -61,7 +61,8 @@ type engine struct {
 
 func (c *client) engine(instance string) *engine {
 	c.t.Helper()
-	e := &engine{cas.New(cas.Config{Backend: c.server.Open(instance), Identity: store.Identity{Namespace: "kept", Instance: instance}}), uuid.New()}
+	space := cas.NewSpace(started(c.t, c.server.Connect()), cas.Config{})
+	e := &engine{space.View(store.Identity{Namespace: "kept", Instance: instance}).(*cas.Store), uuid.New()}
 	c.t.Cleanup(e.Stop)
 	c.must(e.Start(c.ctx, nil))
 	await.Until(c.t, "the engine is ready", func() bool { return e.Ready() == nil })

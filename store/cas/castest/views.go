@@ -1,6 +1,7 @@
 package castest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -8,39 +9,51 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-// RunViews tests that the views of a server, which share what they can, keep the rules of a backend and of a store among themselves. open makes
-// a server with data of its own.
-func RunViews(t *testing.T, open func(t *testing.T) cas.Server) {
+// together are the tests of what the views of a process share: renewals, the way of letters, and what is remembered.
+var together = []string{
+	"present record", "leases as conditions", "a lease dies meanwhile", "late renewals", "leases", "a lease ends", "renewals keep a lease", "what is left",
+	"opened leases", "letters", "hears", "a kept key", "letters in order", "no letter", "posted letters", "names", "one wins",
+}
+
+// RunViews tests that the views of one process, which share what they can, keep the rules of a backend and of a store among themselves.
+func RunViews(t *testing.T, server func(t *testing.T) Server) {
 	t.Helper()
 	t.Run("backend", func(t *testing.T) {
 		t.Parallel()
-		all := groups()
-		delete(all, "lifecycle") // a view's store sees to it that nothing is asked after its end: see the other run
-		runGroups(t, true, all, func(t *testing.T) Server { return views{started(t, open)} })
+		all, chosen := groups(), map[string]func(*testing.T, *client){}
+		for _, name := range together {
+			chosen[name] = all[name]
+		}
+		runGroups(t, true, chosen, func(t *testing.T) Server { return oneProcess{started(t, server(t).Connect())} })
 	})
 	t.Run("store", func(t *testing.T) {
 		t.Parallel()
-		server := started(t, open)
-		space := cas.NewSpace(server, cas.Config{SweepTerm: -1})
-		storetest.Run(t, func(*testing.T) storetest.Backend { return viewsOf{space} })
+		storetest.RunTogether(t, storetest.In(Spaces(t, server(t), 1)...))
 	})
 }
 
-// started starts a server until the end of the test.
-func started(t *testing.T, open func(t *testing.T) cas.Server) cas.Server {
+// RunConformance runs the suite of the stores in three processes.
+func RunConformance(t *testing.T, server Server) {
 	t.Helper()
-	s := open(t)
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	storetest.Run(t, storetest.In(Spaces(t, server, 3)...))
 }
 
-type views struct{ cas.Server }
+// Spaces starts the spaces of so many processes, until the end of the test.
+func Spaces(t *testing.T, server Server, processes int) (spaces []store.Space) {
+	t.Helper()
+	for range processes {
+		spaces = append(spaces, cas.NewSpace(started(t, server.Connect()), cas.Config{SweepTerm: -1}))
+	}
+	return spaces
+}
 
-func (v views) Open(instance string) cas.Backend { return v.View(instance) }
+// oneProcess is the server of a process that runs already.
+type oneProcess struct{ cas.Server }
 
-type viewsOf struct{ store.Space }
+func (p oneProcess) Connect() cas.Server { return running(p) }
 
-func (v viewsOf) Open(id store.Identity) store.Store { return v.View(id) }
+type running struct{ cas.Server }
+
+func (running) Start(context.Context) error { return nil }
+
+func (running) Stop() {}

@@ -73,6 +73,31 @@ func (s *Server) Open(instance string, faults Faults) *Backend {
 	return &Backend{server: s, instance: instance, faults: faults, stop: make(chan struct{})}
 }
 
+// Process returns what a process has of the server, whose instances all have these faults.
+func (s *Server) Process(faults Faults) cas.Server { return process{s, faults} }
+
+type process struct {
+	server *Server
+	faults Faults
+}
+
+func (process) Start(context.Context) error { return nil }
+
+func (process) Stop() {}
+
+func (p process) View(instance string) cas.Backend { return p.server.Open(instance, p.faults) }
+
+// Only is a [cas.Server] with one view, which the caller has made.
+func Only(view cas.Backend) cas.Server { return only{view} }
+
+type only struct{ view cas.Backend }
+
+func (only) Start(context.Context) error { return nil }
+
+func (only) Stop() {}
+
+func (o only) View(string) cas.Backend { return o.view }
+
 // Start begins to deliver letters.
 func (b *Backend) Start(_ context.Context, deliver func(cas.Letter), lost func()) error {
 	b.mu.Lock()

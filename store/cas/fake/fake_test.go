@@ -247,7 +247,7 @@ func TestFaults(t *testing.T) {
 // server opens backends that do not fail.
 type server struct{ *fake.Server }
 
-func (s server) Open(instance string) cas.Backend { return s.Server.Open(instance, fake.Faults{}) }
+func (s server) Connect() cas.Server { return s.Process(fake.Faults{}) }
 
 // link is a connection that a test breaks.
 type link struct{ fault atomic.Pointer[fake.Fault] }
@@ -263,8 +263,8 @@ type far struct {
 	link *link
 }
 
-func (f far) Open(instance string) cas.Backend {
-	return f.Server.Open(instance, fake.Faults{
+func (f far) Connect() cas.Server {
+	return f.Process(fake.Faults{
 		Request: func(string) fake.Fault { return *f.link.fault.Load() },
 		Deaf:    func() bool { return *f.link.fault.Load() != fake.Fault{} },
 	})

@@ -3,6 +3,9 @@
 // One request runs at a time, and what is asked for meanwhile goes with the next one. So a lone caller waits for nobody, and nothing is put
 // off by more than the request before it, and the pause that the lane is told to make. Nobody's request depends on who else shares it: a
 // caller that gives up leaves, and the request goes on for the others. When the last one has left, it is cancelled.
+//
+// Package batcher gathers in another way, because its items are answered one by one, keep the order of their keys, and are carried out even if their
+// callers leave: a renewal needs none of that, and must be cancelled when nobody wants it.
 package gather
 
 import (
