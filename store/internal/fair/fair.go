@@ -96,6 +96,11 @@ func (p *Places[U]) leaveLine(user U, place chan struct{}) bool {
 func (p *Places[U]) Leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.pass()
+}
+
+// pass does that. The caller holds p.mu.
+func (p *Places[U]) pass() {
 	if len(p.turns) == 0 {
 		p.free++
 		return

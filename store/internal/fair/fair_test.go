@@ -104,22 +104,17 @@ func TestCallsThatGiveUp(t *testing.T) {
 // Proves: threat flood
 func TestAPlaceThatComesTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for range 200 { // which of both the call sees is left to chance
-			c := &crowd{t: t, places: New[string](1)}
-			c.waits("a", "a1")
-			cancel := c.waits("b", "b1")
-			c.places.mu.Lock() // so that both are there before the call goes on
-			go c.places.Leave()
-			cancel()
-			c.places.mu.Unlock()
-			c.calls.Wait()
-			synctest.Wait()
-			if len(c.got) == 2 {
-				c.places.Leave()
-			}
-			if c.places.free != 1 || len(c.places.waiting)+len(c.places.turns) != 0 {
-				t.Fatalf("%v; left: %+v", c.got, c.places)
-			}
+		c := &crowd{t: t, places: New[string](1)}
+		c.waits("a", "a1")
+		cancel := c.waits("b", "b1")
+		c.places.mu.Lock()
+		cancel() // the call sees this first, and waits for the mutex
+		c.places.pass()
+		c.places.mu.Unlock()
+		c.calls.Wait()
+		c.want("a1")
+		if c.places.free != 1 || len(c.places.waiting)+len(c.places.turns) != 0 {
+			t.Errorf("left: %+v", c.places)
 		}
 	})
 }
