@@ -119,12 +119,18 @@ func (b *bench) nodeLine(start func(string, int) (*nodeSide, error), pods int) (
 		return "", err
 	}
 	defer s.stop()
+	var apps []*conn
+	defer func() {
+		for _, c := range apps {
+			c.close()
+		}
+	}()
 	for i, socket := range s.sockets {
 		c, err := b.dialPatiently(socket)
 		if err != nil {
 			return "", err
 		}
-		defer c.close()
+		apps = append(apps, c)
 		if _, err := c.acquire(podKey(i), nil); err != nil {
 			return "", err
 		}

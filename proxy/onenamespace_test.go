@@ -18,9 +18,17 @@ func TestErrorsOfTheStoreAreMasked(t *testing.T) {
 	var ready error = away
 	f.locks.ready.Store(&ready)
 	for _, call := range [][3]string{
-		{"PUT", "/v1/locks/a", ""}, {"POST", "/v1/locks", `{"keys":["a"]}`}, {"DELETE", "/v1/locks/a?token=1", ""},
-		{"POST", "/v1/locks/a/release", `{"token":1}`}, {"PATCH", "/v1/locks/a", `{"token":1}`}, {"GET", "/v1/locks/a", ""}, {"GET", "/v1/locks", ""},
-		{"GET", "/v1/locks/a/waiters", ""}, {"POST", "/v1/locks/a/stop", ""}, {"GET", "/v1/locks/a/events", ""}, {"GET", "/readyz", ""},
+		{"PUT", "/v1/locks/a", ""},
+		{"POST", "/v1/locks", `{"keys":["a"]}`},
+		{"DELETE", "/v1/locks/a?token=1", ""},
+		{"POST", "/v1/locks/a/release", `{"token":1}`},
+		{"PATCH", "/v1/locks/a", `{"token":1}`},
+		{"GET", "/v1/locks/a", ""},
+		{"GET", "/v1/locks", ""},
+		{"GET", "/v1/locks/a/waiters", ""},
+		{"POST", "/v1/locks/a/stop", ""},
+		{"GET", "/v1/locks/a/events", ""},
+		{"GET", "/readyz", ""},
 	} {
 		a := f.dial().do(call[0], call[1], call[2])
 		if a.StatusCode != 503 || strings.Contains(a.text, "example") || !strings.Contains(a.text, "the log of the lock server says why") {
@@ -40,7 +48,8 @@ func TestSharedRoom(t *testing.T) {
 		f    *fixture
 		says string
 	}{
-		{one, ""}, {one, ""},
+		{one, ""},
+		{one, ""},
 		{one, "too many connections: 2 are open"}, // its own limit
 		{two, ""},
 		{two, "all pods of the node together may have no more"},

@@ -123,7 +123,7 @@ func (o *other) next() *http.Request {
 	o.t.Cleanup(func() { _ = o.nc.Close() })
 	_ = o.nc.SetDeadline(time.Now().Add(await.Patience))
 	o.r = bufio.NewReader(o.nc)
-	if asked := o.read(); asked.Method != "GET" || asked.URL.Path != "/v1/sessions/of-the-old" {
+	if asked := o.read(); asked.Method != http.MethodGet || asked.URL.Path != "/v1/sessions/of-the-old" {
 		o.t.Fatalf("asked: %s %s", asked.Method, asked.URL)
 	}
 	o.answer("200 OK", "{}")
@@ -249,7 +249,10 @@ func TestCallsThatAreNotPassedOn(t *testing.T) {
 	c.do("GET", "/v1/stats", "", joins).want(t, 200, "")
 	c.request("POST", "/v1/sessions", "", joins)
 	head, err := http.ReadResponse(c.r, nil)
-	if err != nil || head.StatusCode != 200 {
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := head.Body.Close(); err != nil || head.StatusCode != 200 {
 		t.Fatalf("%v, %v", head, err)
 	}
 }

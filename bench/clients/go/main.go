@@ -68,13 +68,13 @@ func library(name, socket string) (acquire, error) {
 	client := redislock.New(redis.NewClient(&redis.Options{Network: "unix", Addr: socket}))
 	return func(key string) (func() error, error) {
 		lock, err := client.Obtain(ctx, key, 30*time.Second, nil)
+		if err == nil {
+			return func() error { return lock.Release(ctx) }, nil
+		}
 		if errors.Is(err, redislock.ErrNotObtained) {
-			return nil, nil
+			err = nil
 		}
-		if err != nil {
-			return nil, err
-		}
-		return func() error { return lock.Release(ctx) }, nil
+		return nil, err
 	}, nil
 }
 
