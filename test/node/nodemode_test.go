@@ -20,6 +20,8 @@ func nodeMode(t *testing.T) {
 	apply(t, "", manifest(t, "node.yaml"))
 	t.Cleanup(func() {
 		kubectl(t, "delete", "csidriver", "csi.locksidecar.dev")
+		// Their pods first: a namespace looks for what is left only after half of the longest grace period.
+		kubectl(t, "-n", servers, "delete", "daemonset", "--all", "--cascade=foreground", "--timeout=120s")
 		kubectl(t, "delete", "namespace", servers, "--timeout=120s")
 	})
 	kubectl(t, "-n", servers, "create", "secret", "generic", "locksidecar", "--from-literal=store-url="+storeURL)
