@@ -156,6 +156,7 @@ func TestNewcomerDuringAnOutage(t *testing.T) {
 			}
 			r.st.lift(op)
 			other.m.Stop()
+			other.st.Stop()
 		}
 	})
 }

@@ -95,7 +95,7 @@ func (k *conn) exchange(r *request) (*answer, error) {
 		return nil, err
 	}
 	a := &answer{Response: resp}
-	if n := resp.ContentLength; n >= 0 && n <= maxAnswer {
+	if n := resp.ContentLength; n >= 0 && n <= maxAnswer && r.Method != http.MethodHead {
 		a.text = make([]byte, n)
 		_, err = io.ReadFull(resp.Body, a.text)
 	} else {

@@ -169,7 +169,7 @@ func (c *Call) Until(something <-chan struct{}) error {
 // that does not wait ends if the store cannot be told, as its own ask would: otherwise each call for such a key would hang through an outage.
 func (c *Call) UntilGivenUp(g *keep.Grant) error {
 	c.startLimit()
-	if c.req.Wait == 0 {
+	if c.req.Wait == 0 || c.onlyRecalls {
 		if err := c.firstOf(g.Tried(), nil); err != nil {
 			return c.whyEnded(err)
 		}

@@ -56,7 +56,7 @@ func (d *Store) Hold(op string) (answer func(lost bool)) {
 // HoldElsewhere lets another sidecar hold a key for a day, or until release.
 func (d *Store) HoldElsewhere(t *testing.T, key string) (release func()) {
 	t.Helper()
-	other, lease := d.space.Open(store.Identity{Namespace: "test", Instance: "b", Pod: "b"}), uuid.New()
+	other, lease := d.space.Open(store.Identity{Namespace: "test", Instance: "b-" + uuid.NewString(), Pod: "b"}), uuid.New()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
