@@ -18,24 +18,40 @@ import (
 )
 
 // bind mounts a folder at the target path, which it makes. The mount is read-only for everybody: the kubelet makes the folders of a subPath in it as root,
-// whatever the container's mount says. If the folder is mounted there already, only the flags are set again. Whatever else is mounted
-// there is unmounted first: a folder that was removed since.
+// whatever the container's mount says. The flags are set before the mount is attached, because the node gets a copy of the mount then, and no later
+// change of its flags. Whatever else is mounted there is unmounted first: a folder that was removed since, or a mount without the flags.
+// It needs Linux 5.12.
 func bind(folder, target string) error {
 	if err := os.Mkdir(target, 0o750); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the kubelet names the target
 		return err
 	}
-	if !isSame(folder, target) {
-		if err := unmountAll(target); err != nil {
-			return err
-		}
-		if err := unix.Mount(folder, target, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("mounting %s at %s: %w", folder, target, err)
-		}
+	if isSame(folder, target) && hasFlags(target) {
+		return nil
 	}
-	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("setting the flags of the mount at %s: %w", target, err)
+	if err := unmountAll(target); err != nil {
+		return err
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, folder, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return fmt.Errorf("making a mount of %s: %w", folder, err)
+	}
+	defer unix.Close(tree) //nolint:errcheck // a mount that is attached stays, and another one goes
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
+	}); err != nil {
+		return fmt.Errorf("setting the flags of the mount for %s (needs Linux 5.12): %w", target, err)
+	}
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mounting %s at %s: %w", folder, target, err)
 	}
 	return nil
+}
+
+// hasFlags reports whether a mount has the flags that bind gives.
+func hasFlags(target string) bool {
+	const want = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
+	var stat unix.Statfs_t
+	return unix.Statfs(target, &stat) == nil && stat.Flags&want == want
 }
 
 // isSame reports whether two paths are the same folder. A folder has one name, so the second one is then a mount of the first.

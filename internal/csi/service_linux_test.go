@@ -2,6 +2,7 @@ package csi
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -78,10 +79,16 @@ func mountsReadOnly(t *testing.T, dir string) {
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // a repeat sets the flags again
+	if err := unix.Mount(folder, mkdir(t, target), "", unix.MS_BIND, ""); err != nil { // a mount without the flags
+		t.Fatal(err)
+	}
+	for range 2 {
 		if err := bind(folder, target); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Count(string(mounts), target) != 1 {
+		t.Errorf("mounted again and again (%v):\n%s", err, mounts)
 	}
 	if err := os.Mkdir(target+"/made-by-root", 0o755); !errors.Is(err, unix.EROFS) {
 		t.Errorf("root may write through the mount: %v", err)
@@ -95,4 +102,62 @@ func mountsReadOnly(t *testing.T, dir string) {
 	if err := unmountAll(target); err != nil {
 		t.Error(err)
 	}
+}
+
+func mkdir(t *testing.T, path string) string {
+	t.Helper()
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTheNodeSeesItReadOnly: the plugin mounts in its container, and the node, where the kubelet is, gets a copy. It never gets one that may be written.
+// Proves: threat forged pod
+func TestTheNodeSeesItReadOnly(t *testing.T) {
+	asRoot(t, nodeSeesReadOnly)
+}
+
+func nodeSeesReadOnly(t *testing.T, dir string) {
+	t.Helper()
+	folder, pods := mkdir(t, dir+"/folder"), mkdir(t, dir+"/pods")
+	for _, step := range []struct {
+		source, kind string
+		flags        uintptr
+	}{{"none", "tmpfs", 0}, {"", "", unix.MS_SHARED}} { // as the folder of the kubelet that the plugin has
+		if err := unix.Mount(step.source, pods, step.kind, step.flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := exec.CommandContext(t.Context(), "cat")
+	node.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	ends, err := node.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(ends.Close(), node.Wait()); err != nil {
+			t.Error(err)
+		}
+	}()
+	target := pods + "/target"
+	if err := bind(folder, target); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", node.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); fields[4] == target {
+			if !strings.HasPrefix(fields[5], "ro,nosuid,nodev,noexec") {
+				t.Errorf("the node sees it with %s", fields[5])
+			}
+			return
+		}
+	}
+	t.Errorf("the node does not see it:\n%s", mounts)
 }
