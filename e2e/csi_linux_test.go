@@ -403,8 +403,8 @@ func TestKilledPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.kill()
-	stray := p.folder().Pod("0123456789abcdef0123456789abcdef") // killed between the folder and its description
-	if err := os.Mkdir(stray, 0o755); err != nil {
+	unknown := p.folder().Pod("0123456789abcdef0123456789abcdef") // killed between the folder and its description
+	if err := os.Mkdir(unknown, 0o755); err != nil {
 		t.Fatal(err)
 	}
 
@@ -413,7 +413,7 @@ func TestKilledPlugin(t *testing.T) {
 	half.p, gone.p, whole.p = p, p, p
 	eventually(t, "what is left of the pod that is gone to be removed", func() bool {
 		_, err := p.folder().Read(gone.key())
-		_, folder := os.Lstat(stray)
+		_, folder := os.Lstat(unknown)
 		return errors.Is(err, os.ErrNotExist) && errors.Is(folder, os.ErrNotExist)
 	})
 	gone.leavesNothing()

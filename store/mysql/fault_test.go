@@ -52,7 +52,7 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 			break
 		}
 		// If a poll had the open connection, the swap waited for the greeting of a new one, and was not sent.
-		if tries == 3 {
+		if tries == 10 {
 			t.Fatalf("a swap whose server was killed: %v", err)
 		}
 		m.Restart(t)

@@ -294,6 +294,8 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 	t.Parallel()
 	const long = 20_000
 	s := newScene(t)
+	// If the server analyzes the table while it has only dead rows, its plan reads all of them: see bench/LIMITS.md. Here it does not, by chance, either.
+	exec(t, s.conn, "ALTER TABLE locksidecar.waiters SET (autovacuum_enabled = false)")
 	exec(t, s.other, "BEGIN ISOLATION LEVEL REPEATABLE READ")
 	exec(t, s.other, "SELECT count(*) FROM locksidecar.meta")
 	holder := askFor("k", s.lease)
