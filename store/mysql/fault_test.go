@@ -27,10 +27,16 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 	r := s.ready("one")
 	lease := r.OpenLease(time.Minute)
 	kept := r.Done(cas.Swap{Key: "ns/kept", Data: []byte("x"), Leases: []store.LeaseID{lease}})
+	connected := func() {
+		await.Until(t, "an open connection", func() bool {
+			_, _, err := r.Load(r.Ctx, []string{"ns/kept"}, nil)
+			return err == nil
+		})
+	}
 	// If a look at the server has the open connection, the swap waits for the greeting of a new one, and is not sent. Then another one is tried.
 	const most = 10
 	for tries := 1; ; tries++ {
-		r.Done(cas.Swap{Key: "ns/warm" + strconv.Itoa(tries), Data: []byte("x")}) // an open connection
+		connected()
 		m.Freeze()
 		_, err := r.SwapOne(cas.Swap{Key: "ns/key" + strconv.Itoa(tries), Data: []byte("x")})
 		m.Thaw()
@@ -43,7 +49,7 @@ func TestOutcomeIsUnknownAfterSending(t *testing.T) {
 		}
 	}
 	for tries := 1; ; tries++ {
-		r.Done(cas.Swap{Key: "ns/warm2-" + strconv.Itoa(tries), Data: []byte("x")})
+		connected()
 		m.Freeze()
 		failed := make(chan error, 1)
 		go func() {
