@@ -69,15 +69,7 @@ func startPlugin(t *testing.T, dir string, patience time.Duration) *plugin {
 	p.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_LOG_LEVEL=debug")
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.SysProcAttr = unshared()
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		p.code = p.cmd.ProcessState.ExitCode()
-		close(p.ended)
-	}()
-	t.Cleanup(p.kill)
+	p.run()
 	p.await("the plugin", func() bool {
 		nc, err := net.Dial("unix", p.socket)
 		if err == nil {

@@ -65,15 +65,7 @@ func launchNode(t *testing.T, p *plugin, o options) *lockServer {
 		admit(t, o["STORE_URL"])
 		s.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(p.user), Gid: uint32(p.user)}}
 	}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_ = s.cmd.Wait()
-		s.code = s.cmd.ProcessState.ExitCode()
-		close(s.ended)
-	}()
-	t.Cleanup(s.kill)
+	s.run()
 	return s
 }
 

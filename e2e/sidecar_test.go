@@ -77,16 +77,22 @@ func launchBy(t *testing.T, dir string, o options, more []string, stderr *os.Fil
 	if stderr != nil {
 		s.cmd.Stderr = stderr
 	}
+	s.run()
+	return s
+}
+
+// run starts the process. It is killed at the end of the test.
+func (s *sidecar) run() {
+	s.t.Helper()
 	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	go func() {
 		_ = s.cmd.Wait()
 		s.code = s.cmd.ProcessState.ExitCode()
 		close(s.ended)
 	}()
-	t.Cleanup(s.kill)
-	return s
+	s.t.Cleanup(s.kill)
 }
 
 // kill ends the process like kill -9, and fails the test after a data race.

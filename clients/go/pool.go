@@ -42,8 +42,7 @@ type answer struct {
 }
 
 // conn is a connection to the sidecar. It carries one call at a time, in the goroutine of its caller. net/http writes and reads the messages, but not with its
-// Transport, which has two goroutines for each connection. Each call woke both: with 64 callers a pair took 148 us of processor time, and now
-// 67 (bench/clients, in turns on a busy machine).
+// Transport, which has two goroutines for each connection, and wakes both for each call: docs/performance.md says what that costs.
 type conn struct {
 	net.Conn
 

@@ -22,7 +22,7 @@
 // the CSIDriver object has podInfoOnMount. Without it, a manifest could name another pod. Therefore the pod's uid in
 // the context must be that of the target path: nobody knows the uid of a pod before it exists.
 //
-// # What an app may do
+// # An app only reads in its volume
 //
 // The volume must be read-only in the pod (csi.readOnly: true), so that no app can fill the node's memory with files, or replace its socket. The
 // mount is read-only, too, because a kubelet makes the folders of a subPath through it. The server makes the socket in the folder itself.

@@ -5,12 +5,12 @@
 //	  pods/KEY/          the folder that is mounted into the pod; the servers make its socket
 //	  server/            the servers' own: see package instance
 //
-// # Who trusts what
+// # Only root writes descriptions
 //
 // The names in a description come from the kubelet, so a socket says who calls. Only root can write descriptions, and replace the folders
 // of pods. A server can write in a pod's folder, and an app only reads there. So csi, which is root, never follows a link that it finds in a pod's folder.
 //
-// # What is published
+// # Each mount has a description
 //
 // A description is written before the mount, and removed after the unmount. So each mount has a description, also after a crash. A
 // description without a mount is a publish that is half done: the kubelet asks again, or the pod's folder goes and csi removes it.

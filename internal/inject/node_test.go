@@ -38,7 +38,7 @@ func TestNodeLabel(t *testing.T) {
 	}
 }
 
-// What belongs to a sidecar is refused, because it would have no effect.
+// Annotations for a sidecar are refused in node mode, where they would have no effect.
 func TestNodeErrors(t *testing.T) {
 	for _, test := range []struct{ annotations, spec, says string }{
 		{`locksidecar.dev/secret: x`, `containers: [{name: a}]`, "annotation locksidecar.dev/secret is for a sidecar"},

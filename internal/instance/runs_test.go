@@ -68,7 +68,7 @@ func TestOnlyEndedRunsAreTaken(t *testing.T) {
 		t.Error("a living run is taken")
 	}
 
-	// What is not reaped is left to a later run.
+	// This run ends before it has reaped the instance. A later run finds it again.
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}

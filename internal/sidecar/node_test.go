@@ -113,7 +113,7 @@ func TestPanicOfOnePod(t *testing.T) {
 	}
 }
 
-// What a run leaves that dies later is revoked by the run that goes on: also of pods that it serves already.
+// Two servers run, and the old one is killed. The new one revokes the leases of the old one, also those of pods that it serves already.
 func TestRunThatDiesLater(t *testing.T) {
 	var log logtest.Log
 	space := memory.NewSpace()
