@@ -86,7 +86,7 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 		case store.ClaimRowLocked:
 			h.NotDowngraded()
 		default:
-			h.Lose(types.LostExpired) // the store decides
+			h.Lose(types.LostStore) // the store decides
 		}
 	})
 	err = types.Judged("amend", v.Status, err)
@@ -119,7 +119,7 @@ func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) er
 			h.SetData(data)
 		case store.ClaimRowLocked: // the store changed nothing
 		default:
-			h.Lose(types.LostExpired) // the store decides
+			h.Lose(types.LostStore) // the store decides
 		}
 	})
 	return types.Judged("amend", v.Status, err)

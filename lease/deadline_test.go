@@ -127,7 +127,7 @@ func TestReasons(t *testing.T) {
 		"the store hangs":   {func(r *rig) { r.st.hold("Renew") }, types.LostStore},
 		"the store says dead": {func(r *rig) {
 			r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.stored("k").Holder.Lease}))
-		}, types.LostExpired},
+		}, types.LostStore},
 		"the process was stopped":   {func(r *rig) { r.clk.stop(time.Hour) }, types.LostExpired},
 		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) }, types.LostExpired},
 	} {

@@ -257,7 +257,7 @@ func (aq *Acquirer) tell(h *holdings.Lock) {
 				}
 			})
 		case v.Status != store.Holds:
-			h.Lose(types.LostExpired) // the store decides
+			h.Lose(types.LostStore) // the store decides
 		default:
 			h.Shown(v.Lock.Stopping)
 		}

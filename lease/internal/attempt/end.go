@@ -119,7 +119,7 @@ func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 // onLeaseLost ends an attempt whose lease the store does not know any more: so it is lost for all its users.
 func (b *Attempt) onLeaseLost() {
 	if b.Lease() != nil {
-		b.aq.leases.Lose(b.Lease(), types.LostExpired)
+		b.aq.leases.LoseUnknown(b.Lease())
 	}
 	b.Finish(ErrAttemptLost)
 }

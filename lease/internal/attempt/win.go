@@ -83,7 +83,7 @@ func (b *Attempt) noteReceived(ans *store.Answer, got *received, now time.Time) 
 		b.tr.FoundFree()
 	}
 	for _, h := range got.before {
-		h.Lose(types.LostExpired)
+		h.Lose(types.LostStore) // the store has granted it anew
 	}
 	b.aq.heldCache.Drop(b.req.Key)
 	b.aq.GrantLasts(now, b.lasts())

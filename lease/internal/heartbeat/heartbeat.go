@@ -203,6 +203,16 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 // LoseExpired loses a lease that was found past its deadline.
 func (ls *Leases) LoseExpired(l *Lease) { ls.Lose(l, l.LossReason()) }
 
+// LoseUnknown loses a lease that the store does not know. Before its deadline the store has lost it: it forgot it in a failover, or somebody deleted it.
+// After its deadline the lease is over by this sidecar's own clock, too.
+func (ls *Leases) LoseUnknown(l *Lease) {
+	reason := types.LostExpired
+	if l.Alive(clock.Read(ls.cfg.Clock)) {
+		reason = types.LostStore
+	}
+	ls.Lose(l, reason)
+}
+
 // remove removes a lease, so that the next pin makes a fresh one.
 func (ls *Leases) remove(l *Lease) {
 	ls.mu.Lock()

@@ -207,6 +207,31 @@ func TestLeaseIsLostOnce(t *testing.T) {
 	}
 }
 
+// A lease that its sidecar still trusts ends in the store only if the store loses it.
+func TestALeaseThatTheStoreDoesNotKnow(t *testing.T) {
+	for name, test := range map[string]struct {
+		after time.Duration
+		want  types.LostReason
+	}{
+		"before its deadline": {0, types.LostStore},
+		"after its deadline":  {usual, types.LostExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				l := b.pin(usual)
+				b.cancel() // so that nothing but this test finds it past its deadline
+				synctest.Wait()
+				time.Sleep(test.after)
+				b.leases.LoseUnknown(l)
+				synctest.Wait()
+				if !slices.Equal(b.lost, []types.LostReason{test.want}) {
+					t.Errorf("lost %v, want %s", b.lost, test.want)
+				}
+			})
+		})
+	}
+}
+
 func TestLeaseOfAnotherHistoryIsRetired(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l := b.pin(usual)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -158,7 +157,7 @@ type renewal struct {
 }
 
 // apply extends the trust in a renewed lease, and sets its next renewal. If there was no error and the
-// lease was not renewed, it is lost.
+// lease was not renewed, the store does not know it: it is lost.
 func (r *renewal) apply(l *Lease, ok bool, err error) {
 	cfg := &r.ls.cfg
 	next := cfg.Clock.Now().Add(clock.RetryPause)
@@ -167,7 +166,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 		next = r.sent.Add(time.Duration(float64(interval(l.ttl, cfg.RenewInterval)) * r.jitter))
 	}
 	if err == nil && !ok {
-		r.ls.Lose(l, types.LostExpired)
+		r.ls.LoseUnknown(l)
 		return
 	}
 	if ok && !l.confirm(cfg.Clock, r.sent, r.suspended) {

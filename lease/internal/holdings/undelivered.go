@@ -44,7 +44,7 @@ func (s *Session) Add(w Won, a *Admission, t clock.Tick) (before []*Lock, ok boo
 		return nil, false
 	}
 	for _, own := range s.held.over(h) {
-		s.loseUnreleasedLocked(own, types.LostExpired)
+		s.loseUnreleasedLocked(own, types.LostStore)
 	}
 	s.held.put(h)
 	h.undelivered = true

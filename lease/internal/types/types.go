@@ -219,9 +219,10 @@ type LostReason string
 
 // The reasons for which a lock can be lost.
 const (
-	// LostExpired: the lease ended before it was renewed.
+	// LostExpired: its time was over, by the clock of the sidecar that held it.
 	LostExpired LostReason = "expired"
-	// LostStore: the store did not confirm the renewals, or has forgotten the lock in a failover.
+	// LostStore: the store did not confirm the renewals in time, or it does not know the lock or its lease any more: it forgot them in a failover, or
+	// somebody deleted them.
 	LostStore LostReason = "store_lost"
 	// LostDisconnected: the session's connection dropped.
 	LostDisconnected LostReason = "disconnected"
