@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sethvargo/go-envconfig"
+
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -93,8 +95,8 @@ const (
 
 // Source provides the variables of the configuration.
 type Source struct {
-	// Lookup finds a variable by its full name.
-	Lookup func(name string) (value string, set bool)
+	// Lookuper finds a variable by its full name.
+	envconfig.Lookuper
 	// Environ lists all variables as NAME=value, to find unknown ones.
 	Environ func() []string
 	// Hostname is used if the pod's name is not set.
@@ -109,33 +111,23 @@ func Environment() Source {
 		_, err := os.Stat(path)
 		return err == nil
 	}
-	return Source{os.LookupEnv, os.Environ, os.Hostname, exists}
+	return Source{envconfig.OsLookuper(), os.Environ, os.Hostname, exists}
 }
 
 // FromMap is a Source made of a map of full names, for tests. The folder of DefaultSocket is there.
 func FromMap(env map[string]string) Source {
-	lookup := func(name string) (value string, set bool) {
-		value, set = env[name]
-		return value, set
-	}
 	environ := func() (all []string) {
 		for name, value := range env {
 			all = append(all, name+"="+value)
 		}
 		return all
 	}
-	return Source{lookup, environ, func() (string, error) { return "test-host", nil }, func(string) bool { return true }}
+	return Source{envconfig.MapLookuper(env), environ, func() (string, error) { return "test-host", nil }, func(string) bool { return true }}
 }
 
 // With returns the source with another value for a sidecar's variable, such as SOCKET.
 func (src Source) With(variable, value string) Source {
-	before := src.Lookup
-	src.Lookup = func(name string) (string, bool) {
-		if name == Prefix+variable {
-			return value, true
-		}
-		return before(name)
-	}
+	src.Lookuper = envconfig.MultiLookuper(envconfig.MapLookuper(map[string]string{Prefix + variable: value}), src.Lookuper)
 	return src
 }
 
