@@ -127,7 +127,7 @@ func TestAmend(t *testing.T) {
 		// If the store reports that the lock is gone, the store is right.
 		r.revokeLeases()
 		_, err = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true})
-		if lostReason(err) != types.LostExpired || len(r.losses()) != 1 {
+		if lostReason(err) != types.LostStore || len(r.losses()) != 1 {
 			t.Errorf("error %v, lost %v", err, r.losses())
 		}
 	})
