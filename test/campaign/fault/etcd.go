@@ -161,9 +161,12 @@ func compact(s *strike) (int, error) {
 // compactBehind compacts what a sidecar has not seen yet, because it is cut off: its letters are lost.
 func compactBehind(s *strike) (int, error) {
 	net := s.sidecar().Net
-	cut := net.Break()
-	s.once()
-	return healed(cut, s.World.Etcd.Compact(), net.Mend())
+	bites := net.Break() // none, if it has not connected since another fault
+	bites += s.during(func() bool {
+		_, err := net.Probe(time.Second)
+		return err != nil
+	})
+	return healed(bites, s.World.Etcd.Compact(), net.Mend())
 }
 
 // quotaFull fills the servers up to their quota. Then they refuse what is new, until an operator has made room.
