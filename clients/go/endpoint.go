@@ -206,7 +206,7 @@ func (e *endpoint) whatToCheck(err error) string {
 		return fmt.Sprintf("what listens at %s does not speak TLS; is it http://, or another port? Check LOCKSIDECAR_URL", e.name)
 	case errors.As(err, &noName):
 		return fmt.Sprintf("the host of %s is not known: %v; check LOCKSIDECAR_URL", e.name, noName)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case isRefused(err):
 		return fmt.Sprintf("no sidecar listens at %s; check that it runs, that its LOCKSIDECAR_TCP_ADDR has this port, and that LOCKSIDECAR_URL is right", e.name)
 	}
 	return fmt.Sprintf("no connection to the sidecar at %s: %v; check LOCKSIDECAR_URL, and the network", e.name, err)

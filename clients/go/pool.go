@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -50,12 +51,13 @@ type conn struct {
 	limit    *io.LimitedReader
 	answers  *bufio.Reader
 	requests *bufio.Writer
+	began    bool      // a byte of the last request was sent
 	unused   time.Time // since when
 }
 
 func newConn(c net.Conn) *conn {
-	k := &conn{Conn: c, limit: &io.LimitedReader{R: c}, requests: bufio.NewWriter(c)}
-	k.answers = bufio.NewReader(k.limit)
+	k := &conn{Conn: c, limit: &io.LimitedReader{R: c}}
+	k.answers, k.requests = bufio.NewReader(k.limit), bufio.NewWriter(k)
 	if turn, is := c.(*inTurn); is {
 		c = turn.Conn
 	}
@@ -87,6 +89,13 @@ func (k *conn) limitTo(caller, until context.Context, ends time.Time) func() boo
 	}
 }
 
+// Write also notes whether anything was sent.
+func (k *conn) Write(b []byte) (int, error) {
+	n, err := k.Conn.Write(b)
+	k.began = k.began || n > 0
+	return n, err
+}
+
 // exchange sends a request, and reads the whole answer.
 func (k *conn) exchange(r *request) (*answer, error) {
 	resp, err := k.begin(r) //nolint:bodyclose // it is read whole, and the connection is another's
@@ -111,6 +120,7 @@ func (k *conn) begin(r *request) (*http.Response, error) {
 	if r.body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(r.body)), int64(len(r.body))
 	}
+	k.began = false
 	err := r.Write(k.requests)
 	if err == nil {
 		err = k.requests.Flush()
@@ -119,8 +129,13 @@ func (k *conn) begin(r *request) (*http.Response, error) {
 		return nil, timely(err)
 	}
 	k.limit.N = maxHead + maxAnswer + 1
-	resp, err := http.ReadResponse(k.answers, r.Request)
-	return resp, timely(err)
+	for {
+		resp, err := http.ReadResponse(k.answers, r.Request)
+		if err != nil || resp.StatusCode/100 != 1 {
+			return resp, timely(err)
+		}
+		// The answer follows. A proxy may send such a head before it. It has no body.
+	}
 }
 
 // endless: the rest of the answer is a stream.
@@ -137,14 +152,48 @@ func timely(err error) error {
 	return err
 }
 
+// The errors of Windows. Its syscall.ECONNRESET and the like are numbers that Go has made up, and no call returns them.
+const (
+	wsaConnAborted = syscall.Errno(10053)
+	wsaConnReset   = syscall.Errno(10054)
+	wsaConnRefused = syscall.Errno(10061)
+	wsaExhausted   = syscall.Errno(10024)
+)
+
 // isBroken reports whether the sidecar has ended a connection.
 func isBroken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET, wsaConnAborted, wsaConnReset}, func(end error) bool {
+		return errors.Is(err, end)
+	})
+}
+
+// maySendAgain reports whether a call goes on with another connection after this one has failed: if the sidecar had ended it before the call, and the call
+// may be carried out twice, or nothing of it was sent.
+func (k *conn) maySendAgain(repeatable bool, err error) bool {
+	return isBroken(err) && (repeatable || !k.began)
 }
 
 // isOpen reports whether the sidecar has kept the connection, after an answer: it sends nothing without a call. With TLS it may announce the end.
 func (k *conn) isOpen() bool {
-	return k.answers.Buffered() == 0 && (k.raw == nil || isQuiet(k.raw))
+	return k.answers.Buffered() == 0 && (k.raw == nil || isQuiet(k))
+}
+
+const (
+	// justUsed is how long a connection counts as open without a question that has to wait.
+	justUsed = 10 * time.Millisecond
+	// question is how long such a question waits. A deadline that is over before the read begins would answer without the read.
+	question = 200 * time.Microsecond
+)
+
+// isQuietAfterAWait is isQuiet for systems that cannot read without waiting.
+func (k *conn) isQuietAfterAWait() bool {
+	if time.Since(k.unused) < justUsed {
+		return true
+	}
+	k.limit.N = 1
+	_ = k.SetReadDeadline(time.Now().Add(question))
+	_, err := k.answers.Peek(1)
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // pool is the connections of a client. The one that was used last is used next.

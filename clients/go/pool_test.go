@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,48 +38,170 @@ func pair(t *testing.T) (*conn, net.Conn) {
 	return newConn(ours), theirs
 }
 
-// A kept connection is used if the sidecar has it open and has sent nothing, also after the time of its last call.
-func TestAKeptConnectionIsOpen(t *testing.T) {
-	k, theirs := pair(t)
-	_ = k.SetDeadline(past)
-	for range 2 { // the question changes nothing
-		if !k.isOpen() {
-			t.Error("an open one is not used")
+// questions are the ways to learn whether a connection is open: that of this system, and that of systems which cannot read without waiting.
+var questions = map[string]func(*conn) bool{
+	"isOpen":            (*conn).isOpen,
+	"isQuietAfterAWait": func(k *conn) bool { return k.answers.Buffered() == 0 && k.isQuietAfterAWait() },
+}
+
+// isGone asks until a connection is not open: a question that waits may be late, and TCP does not say when the other end has what was sent.
+func isGone(t *testing.T, k *conn, isOpen func(*conn) bool, what string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); isOpen(k); {
+		if time.Now().After(end) {
+			t.Fatalf("%s is used", what)
 		}
 	}
-	_ = theirs.Close()
-	if k.isOpen() {
-		t.Error("a closed one is used")
-	}
-	k, theirs = pair(t)
-	_, _ = io.WriteString(theirs, "HTTP/1.1 200 OK\r\n")
-	if k.isOpen() {
-		t.Error("one with an answer to no call is used")
+}
+
+// A kept connection is used if the sidecar has it open and has sent nothing, also after the time of its last call.
+func TestAKeptConnectionIsOpen(t *testing.T) {
+	for name, isOpen := range questions {
+		t.Run(name, func(t *testing.T) {
+			k, theirs := pair(t)
+			_ = k.SetDeadline(past)
+			for range 2 { // the question changes nothing
+				if !isOpen(k) {
+					t.Error("an open one is not used")
+				}
+			}
+			_ = theirs.Close()
+			isGone(t, k, isOpen, "a closed one")
+			k, theirs = pair(t)
+			_, _ = io.WriteString(theirs, "HTTP/1.1 200 OK\r\n")
+			isGone(t, k, isOpen, "one with an answer to no call")
+		})
 	}
 }
 
 func TestAKeptConnectionWithTLSIsOpen(t *testing.T) {
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
-	defer server.Close()
-	raw, err := net.Dial("tcp", server.Listener.Addr().String())
+	for name, isOpen := range questions {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+			defer server.Close()
+			raw, err := net.Dial("tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = raw.Close() }()
+			k := newConn(&inTurn{Conn: tls.Client(raw, &tls.Config{InsecureSkipVerify: true}), sent: func() {}})
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", http.NoBody)
+			if _, err := k.exchange(&request{Request: req}); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the question changes nothing
+				if !isOpen(k) {
+					t.Error("an open one is not used")
+				}
+			}
+			_ = k.SetDeadline(time.Time{})
+			if _, err := k.exchange(&request{Request: req}); err != nil {
+				t.Errorf("a call after the question: %v", err)
+			}
+			server.CloseClientConnections()
+			isGone(t, k, isOpen, "a closed one")
+		})
+	}
+}
+
+// Windows has numbers of its own for the end of a connection.
+func TestErrorsOfWindows(t *testing.T) {
+	of := func(number syscall.Errno) error {
+		return &net.OpError{Op: "read", Err: os.NewSyscallError("wsarecv", number)}
+	}
+	if !isBroken(of(10053)) || !isBroken(of(10054)) || isBroken(of(10061)) {
+		t.Error("what ends a connection")
+	}
+	if !isRefused(of(10061)) || isRefused(of(10054)) || !isExhausted(of(10024)) || isExhausted(of(10054)) {
+		t.Error("why there is no connection")
+	}
+}
+
+// A proxy may send other heads before that of the answer.
+func TestInterimAnswers(t *testing.T) {
+	c := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusProcessing)
+		_, _ = io.WriteString(w, `{"is":"the answer"}`)
+	})
+	for range 2 { // the second on the same connection
+		var answer struct {
+			Is string `json:"is"`
+		}
+		if err := c.t.do(t.Context(), call{method: http.MethodGet, path: "/"}, &answer); err != nil || answer.Is != "the answer" {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+	}
+}
+
+// ended is a connection that the sidecar closes just before the next call, of which some bytes are sent.
+type ended struct {
+	net.Conn
+
+	sent int
+}
+
+func (c ended) Write([]byte) (int, error) {
+	return c.sent, &net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)}
+}
+
+// A call of which nothing was sent goes on with another connection, also one that may not be carried out twice.
+func TestNothingWasSent(t *testing.T) {
+	for _, reserved := range []bool{false, true} {
+		var calls atomic.Int32
+		c := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+			calls.Add(1)
+			_, _ = io.WriteString(w, "{}")
+		})
+		try := func(repeatable bool) error {
+			return c.t.do(t.Context(), call{method: http.MethodPost, path: "/", repeatable: repeatable, reserved: reserved}, nil)
+		}
+		closeKept := func(sent int) {
+			k := c.t.reserve.conn
+			if !reserved {
+				k = c.t.pool.idle[0]
+			}
+			k.Conn = ended{k.Conn, sent}
+		}
+		ok := func(err error, what string) {
+			t.Helper()
+			if err != nil {
+				t.Errorf("reserved %t, %s: %v", reserved, what, err)
+			}
+		}
+		ok(try(false), "the first call")
+		closeKept(0)
+		ok(try(false), "nothing was sent")
+		closeKept(1)
+		ok(try(true), "it may be repeated")
+		closeKept(1)
+		if err := try(false); !isCode(err, "connection_lost") {
+			t.Errorf("reserved %t, a byte was sent: %v", reserved, err)
+		}
+		if n := calls.Load(); n != 3 {
+			t.Errorf("reserved %t: %d calls", reserved, n)
+		}
+	}
+}
+
+// After the end of a client there is no connection, and none is made.
+func TestNothingIsKeptAfterClose(t *testing.T) {
+	c := fake(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+	r, err := c.t.prepare(t.Context(), call{method: http.MethodGet, path: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = raw.Close() }()
-	k := newConn(&inTurn{Conn: tls.Client(raw, &tls.Config{InsecureSkipVerify: true}), sent: func() {}})
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", http.NoBody)
-	if _, err := k.exchange(&request{Request: req}); err != nil {
-		t.Fatal(err)
+	_ = c.Close()
+	// The calls of the transport end with its life. These have begun before.
+	if _, err := c.t.reserve.exchange(context.Background(), r, time.Time{}, true); !errors.Is(err, net.ErrClosed) || c.t.reserve.conn != nil {
+		t.Errorf("the reserve: %v", err)
 	}
-	for range 2 { // the question changes nothing
-		if !k.isOpen() {
-			t.Error("an open one is not used")
-		}
+	if _, err := c.t.pool.dial(context.Background()); !errors.Is(err, net.ErrClosed) || len(c.t.pool.open) != 0 {
+		t.Errorf("the pool: %v", err)
 	}
-	server.CloseClientConnections()
-	for end := time.Now().Add(time.Minute); k.isOpen(); { // TCP does not say when the other end has it
-		if time.Now().After(end) {
-			t.Fatal("a closed one is used")
+	for _, reserved := range []bool{false, true} {
+		if err := c.t.do(t.Context(), call{method: http.MethodGet, path: "/", reserved: reserved}, nil); !errors.Is(err, ErrClosed) {
+			t.Errorf("a call: %v", err)
 		}
 	}
 }

@@ -2,7 +2,5 @@
 
 package locksidecar
 
-import "syscall"
-
-// isQuiet cannot be asked here. A connection that the sidecar has closed fails at its next call.
-func isQuiet(syscall.RawConn) bool { return true }
+// isQuiet reports whether a connection is open, and nothing has come.
+func isQuiet(k *conn) bool { return k.isQuietAfterAWait() }

@@ -8,9 +8,9 @@ import (
 )
 
 // isQuiet reports whether a connection is open, and nothing has come. It does not wait. What has come is not read again.
-func isQuiet(raw syscall.RawConn) bool {
+func isQuiet(k *conn) bool {
 	quiet := false
-	err := raw.Control(func(fd uintptr) { // Read would mind the deadline of the last call
+	err := k.raw.Control(func(fd uintptr) { // Read would mind the deadline of the last call
 		var one [1]byte
 		_, err := syscall.Read(int(fd), one[:])
 		quiet = errors.Is(err, syscall.EAGAIN)

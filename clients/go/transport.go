@@ -160,13 +160,13 @@ func (t *transport) prepare(ctx context.Context, c call) (*request, error) {
 	return r, nil
 }
 
-// exchange sends a request on a connection of its own, and reads the answer. If a kept connection breaks, which the sidecar may have closed
-// before, a call that may be repeated gets another one.
+// exchange sends a request on a connection of its own, and reads the answer. A kept connection may break because the sidecar has closed it before the call. Then
+// a call that may be repeated, or of which nothing was sent, gets another one.
 func (t *transport) exchange(ctx context.Context, c call, r *request, ends time.Time) (*answer, error) {
 	if c.reserved {
 		limited, stop := t.limited(ctx, c)
 		defer stop()
-		return t.reserve.exchange(limited, r, ends)
+		return t.reserve.exchange(limited, r, ends, c.repeatable)
 	}
 	for {
 		k := t.pool.take()
@@ -184,7 +184,7 @@ func (t *transport) exchange(ctx context.Context, c call, r *request, ends time.
 		} else {
 			t.pool.drop(k)
 		}
-		if err == nil || !reused || !c.repeatable || !isBroken(err) || t.causeOf(ctx, c, err) != nil {
+		if err == nil || !reused || !k.maySendAgain(c.repeatable, err) || t.causeOf(ctx, c, err) != nil {
 			return a, err
 		}
 	}
@@ -281,7 +281,7 @@ func (t *transport) whatToCheck(err error) string {
 		return fmt.Sprintf("%s is not a socket; check LOCKSIDECAR_SOCKET", t.at.name)
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Sprintf("no sidecar listens at %s: there is no such file; check that the sidecar runs (`locksidecar serve`), and that %s", t.at.name, names)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case isRefused(err):
 		return fmt.Sprintf("no sidecar listens at %s; check whether it has ended, or is just starting again (its log says why)", t.at.name)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf("you may not use the socket %s: %v; its mode is LOCKSIDECAR_SOCKET_MODE of the sidecar, and this process runs as uid %d", t.at.name, err, os.Getuid())
@@ -290,7 +290,11 @@ func (t *transport) whatToCheck(err error) string {
 }
 
 func isExhausted(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, wsaExhausted)
+}
+
+func isRefused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, wsaConnRefused)
 }
 
 func isCode(err error, codes ...string) bool {
@@ -318,17 +322,15 @@ type stream struct {
 	began time.Time
 }
 
-// open makes a call whose answer is a stream, which lives until ctx ends, or close.
+// open makes a call whose answer is a stream, which lives until ctx ends, or close. Its connection is a new one, because a kept one may be closed.
 func (t *transport) open(ctx context.Context, c call) (*stream, error) {
 	r, err := t.prepare(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	k := t.pool.take()
-	if k == nil {
-		if k, err = t.dial(ctx, c); err != nil {
-			return nil, t.failure(ctx, c, err)
-		}
+	k, err := t.dial(ctx, c)
+	if err != nil {
+		return nil, t.failure(ctx, c, err)
 	}
 	untimed := c
 	untimed.timeout = 0

@@ -67,7 +67,7 @@ export interface ConnectionOwner {
   onConnected(connection: Connection): void;
   /** All exchanges are over, and the connection takes others. */
   onFree(connection: Connection): void;
-  /** The sidecar announced that it closes the connection, so it has not carried these out. */
+  /** The sidecar has not carried these out: it announced that it closes the connection, or had closed it before they were sent. */
   onNotCarriedOut(exchanges: Exchange[]): void;
   /** Called before the exchanges under way fail. `broke`: there were some, and this side has not closed the connection. */
   onClose(connection: Connection, broke: boolean): void;
@@ -102,6 +102,8 @@ export class Connection implements AnswerListener {
   #body: BodyListener | undefined;
   #cause: Error | undefined;
   #isConnected = false;
+  /** It has carried exchanges before, so the sidecar may have closed it since then. */
+  #isUsed = false;
   /** Requests that wait for the handshake. */
   #unsent = "";
 
@@ -221,6 +223,7 @@ export class Connection implements AnswerListener {
     if (this.#exchanges.length > 0) {
       this.#exchanges = [];
       this.socket.unref();
+      this.#isUsed = true;
       this.owner.onFree(this);
     }
   }
@@ -297,8 +300,14 @@ export class Connection implements AnswerListener {
     this.#exchanges = [];
     this.#body = undefined;
     this.owner.onClose(this, broke);
-    const cause = this.#cause ?? new Error("it was closed");
+    const cause: NodeJS.ErrnoException = this.#cause ?? new Error("it was closed");
     body?.onEnd(cause);
+    const isUnsent = cause.code === "EPIPE" && cause.syscall === "write"; // a part of the last request was not
+    if (this.#isUsed && isUnsent && rest.length === 1 && this.#answered === 0) {
+      rest[0]?.settle();
+      this.owner.onNotCarriedOut(rest.filter(({ left }) => !left));
+      return;
+    }
     for (const exchange of rest) {
       exchange.settle();
       if (!exchange.left) {

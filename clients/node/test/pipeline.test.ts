@@ -224,6 +224,30 @@ describe("calls of one turn", () => {
     assert.deepEqual(names(), ["a", "b"]);
   });
 
+  for (const [what, code] of Object.entries({ nothing: "EPIPE", all: "ECONNRESET" })) {
+    test(`the sidecar closes a kept connection, and ${what} of a call was sent`, async (t) => {
+      let used = 0;
+      const connect = net.createConnection;
+      t.mock.method(net, "createConnection", (options: NetConnectOpts) => {
+        const socket = connect(options);
+        const write = socket.write;
+        socket.write = (...of: unknown[]) => {
+          if (++used !== 2) {
+            return Reflect.apply(write, socket, of) as boolean;
+          }
+          socket.destroy(Object.assign(new Error(code), { code, syscall: code === "EPIPE" ? "write" : "read" }));
+          return false;
+        };
+        return socket;
+      });
+      answer = (socket, got) => socket.write(bodyOf(got.at(-1) as string));
+      assert.equal(await call("a"), "a");
+      const next = call("b");
+      await (code === "EPIPE" ? next : assert.rejects(next, lost));
+      assert.deepEqual(names(), code === "EPIPE" ? ["a", "b"] : ["a"]);
+    });
+  }
+
   test("the connection dies: what was answered is known, the rest is not", async () => {
     whenAll(3, (socket, [first]) => socket.end(bodyOf(first as string)));
     const calls = ["a", "b", "c"].map((name) => call(name));

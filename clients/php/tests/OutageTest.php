@@ -6,9 +6,11 @@ namespace Locksidecar\Tests;
 
 use Locksidecar\Client;
 use Locksidecar\Exception\LockLost;
+use Locksidecar\Exception\NotHeld;
 use Locksidecar\Exception\ProtocolError;
 use Locksidecar\Exception\SessionEnded;
 use Locksidecar\Exception\Unavailable;
+use Locksidecar\Internal\AnswerParser;
 use Locksidecar\Internal\EventConnection;
 
 /** The sidecar restarts, drains, hangs, is away, or is something else; answers are lost. */
@@ -46,7 +48,19 @@ final class OutageTest extends ClientCase
         $client->withLock($this->key, static fn (): int => 1);
         $this->own()->stop();
         $this->own()->begin();
+        self::thrown(NotHeld::class, fn () => $client->forceRelease($this->key)); // it may not be repeated, but nothing was sent
         self::assertSame(2, $client->withLock($this->key, static fn (): int => 2, wait: 0));
+    }
+
+    public function testOtherHeadsMayComeBeforeTheAnswer(): void
+    {
+        $text = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{\"a\":\"b\"}";
+        foreach ([1, 3, \strlen($text)] as $size) {
+            $parser = new AnswerParser();
+            $answers = array_map($parser->feed(...), str_split($text, $size));
+            self::assertSame(['a' => 'b'], array_pop($answers)?->result());
+            self::assertSame([], array_filter($answers));
+        }
     }
 
     /** Proves: client deadline */

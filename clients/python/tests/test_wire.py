@@ -18,13 +18,18 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodi
 )
 
 
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", INTERIM])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_an_answer_in_pieces(size: int) -> None:
-    parser, found = _wire.AnswerParser(), list[_wire.Answer]()
-    for n in range(0, len(ANSWER), size):
+def test_an_answer_in_pieces(size: int, before: bytes) -> None:
+    parser, found, said = _wire.AnswerParser(), list[_wire.Answer](), before + ANSWER
+    for n in range(0, len(said), size):
         assert not found
-        if answer := parser.feed(ANSWER[n : n + size]):
+        if answer := parser.feed(said[n : n + size]):
             found.append(answer)
+    assert found[0].status == 200
     assert found[0].json() == {"a": "ä"}
     assert found[0].last
     assert found[0].header(b"server") == "x"

@@ -50,6 +50,20 @@ class OutageTest < TestCase
     end
     client.transport.connections.instance_variable_get(:@idle).each(&:shut)
     assert lock.release
+    client.acquire(key)
+    client.transport.connections.instance_variable_get(:@idle).each(&:shut)
+    client.force_release(key) # it may not be repeated, but nothing was sent
+  end
+
+  def test_other_heads_may_come_before_the_answer
+    heads = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
+    text = "#{heads}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    [1, 3, text.size].each do |size|
+      parser = Locksidecar.const_get(:Wire)::AnswerParser.new
+      answers = text.scan(/.{1,#{size}}/m).map { |piece| parser.feed(piece) }
+      assert_equal [200, "{}"], answers.pop.to_a.values_at(0, 2)
+      assert_empty answers.compact
+    end
   end
 
   # Proves: client deadline

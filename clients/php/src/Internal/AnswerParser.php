@@ -64,6 +64,11 @@ final class AnswerParser
             throw $this->notHttp($this->head);
         }
         $this->status = (int) $match[1];
+        if ($this->status < 200 && $this->status !== 101) { // such as 103 Early Hints of a proxy: the answer follows
+            $this->head = null;
+
+            return $this->readHead();
+        }
         $length = Answer::header($this->head, 'content-length');
         if (ctype_digit($length)) {
             $this->length = (int) $length;

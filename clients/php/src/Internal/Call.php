@@ -73,11 +73,11 @@ final class Call
 
     /**
      * Whether to make it again, on a new connection, after one broke before the answer was complete. A reused connection may have been closed
-     * before the call. If the session is over, the operation decides.
+     * before the call. A write tells that by EPIPE: then the sidecar has not got the whole call. If the session is over, the operation decides.
      */
-    public function again(bool $reused): bool
+    public function again(bool $reused, Broken $error): bool
     {
-        return $reused && $this->repeatable && !$this->session?->ended;
+        return $reused && ($this->repeatable || str_contains($error->getMessage(), 'errno=32')) && !$this->session?->ended;
     }
 
     /** @param string $first the lines that each request has */

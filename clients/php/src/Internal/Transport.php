@@ -355,7 +355,7 @@ final class Transport
 
                 return $taken($answer);
             } catch (Broken $e) {
-                if ($this->closed || !$call->again($reused)) {
+                if ($this->closed || !$call->again($reused, $e)) {
                     throw $this->trouble->broken("broke the connection ({$e->getMessage()})");
                 }
                 $this->dropIdle(); // after a restart of the sidecar all are dead

@@ -109,7 +109,8 @@ class Connection(_Protocol):
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        self._fail(ConnectionResetError(str(exc or "it was closed")))
+        kind = BrokenPipeError if isinstance(exc, BrokenPipeError) else ConnectionResetError
+        self._fail(kind(str(exc or "it was closed")))
 
     def _fail(self, error: Exception) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -289,7 +290,7 @@ class AsyncTransport:
                 answer = await connection.exchange(call, data)
             except ConnectionError as e:
                 connection.abort()
-                if not call.again(reused):
+                if not call.again(reused, e):
                     raise self.core.broken(f"broke the connection ({e})") from e
                 self._drop_idle()  # after a restart of the sidecar all are dead
                 call.repeated = True

@@ -58,12 +58,14 @@ class Call:
         self.sent = 0.0  # time.monotonic() when it was sent; 0.0: not yet
         self.began = 0.0  # time.monotonic() when its time began, before a connection was made
 
-    def again(self, reused: bool) -> bool:
+    def again(self, reused: bool, error: OSError) -> bool:
         """Whether to make it again, on a new connection, after one broke before the answer was complete.
 
-        A reused connection may have been closed before the call. If the session is over, the operation decides.
+        A reused connection may have been closed before the call. A write tells that by EPIPE: then the sidecar has not
+        got the whole call. If the session is over, the operation decides.
         """
-        return reused and self.repeatable and not (self.session is not None and self.session.ended)
+        may_be_repeated = self.repeatable or isinstance(error, BrokenPipeError)
+        return reused and may_be_repeated and not (self.session is not None and self.session.ended)
 
     def begin(self) -> None:
         """Its time begins: the answer must come in it, also on a connection that takes long to make."""

@@ -152,7 +152,7 @@ class Transport:
                     if not call.late():
                         raise  # not of the socket, but of a signal's handler
                     raise self.core.timed_out(call) from None
-                if not call.again(reused=turn is None):
+                if not call.again(turn is None, e):
                     raise self.core.broken(f"broke the connection ({e})") from e
                 self._drop_idle()  # after a restart of the sidecar all are dead
                 call.repeated = True
@@ -165,6 +165,8 @@ class Transport:
             else:
                 self._idle.append(sock)
                 self._turns.wake()
+                if self.core.closed:  # meanwhile
+                    self._drop_idle()
             return answer
 
     def _take(self, call: Call, patience: _fork.Patience) -> tuple[socket.socket, _fork.Turn | None]:

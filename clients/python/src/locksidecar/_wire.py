@@ -114,15 +114,19 @@ class AnswerParser:
         return data
 
     def _read_head(self) -> bool:
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._buffer) > _MAX_HEAD or not b"HTTP/1.1 ".startswith(self._buffer[:9]):
+        while True:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._buffer) > _MAX_HEAD or not b"HTTP/1.1 ".startswith(self._buffer[:9]):
+                    raise _not_http(self._buffer)
+                return False
+            head = bytes(self._buffer[:end])
+            if not head.startswith(b"HTTP/1.1 ") or not head[9:12].isdigit():
                 raise _not_http(self._buffer)
-            return False
-        head = bytes(self._buffer[:end])
-        if not head.startswith(b"HTTP/1.1 ") or not head[9:12].isdigit():
-            raise _not_http(self._buffer)
-        self._head, self.status = head, int(head[9:12])
+            self._head, self.status = head, int(head[9:12])
+            if not 100 <= self.status < 200 or self.status == 101:
+                break
+            del self._buffer[: end + 4]  # such as 103 Early Hints of a proxy: the answer follows
         length = _header(head, b"content-length")
         if length.isdigit():
             self._length = int(length)

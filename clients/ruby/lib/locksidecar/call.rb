@@ -34,7 +34,7 @@ module Locksidecar
 
     # Whether to make it again, on a new connection, after one broke before the answer was complete. A reused connection
     # may have been closed before the call. If the session is over, the operation decides.
-    def again?(reused) = reused && @repeatable && !(session && session.ended)
+    def again?(reused, error) = reused && (@repeatable || error.is_a?(Errno::EPIPE)) && !(session && session.ended)
 
     # Notes the answer that the session is over.
     def session_ended = session&.end

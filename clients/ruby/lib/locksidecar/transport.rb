@@ -139,7 +139,7 @@ module Locksidecar
         reused = nil
         return exchange_once(call, data, began, patience, ->(again) { reused = again }, &taken)
       rescue SystemCallError, IOError => e
-        raise trouble.broken("broke the connection (#{e.message})") unless call.again?(reused)
+        raise trouble.broken("broke the connection (#{e.message})") unless call.again?(reused, e)
 
         @connections.drop_idle # after a restart of the sidecar all are dead
         call.repeated = true
@@ -171,6 +171,7 @@ module Locksidecar
 
     def put_back(connection, answer)
       answer && !answer.last? && !closed ? @connections.give(connection) : @connections.close(connection)
+      @connections.drop_idle if closed # meanwhile
     end
 
     # Takes a connection, and opens a new one. The block gets it at once, in a part that nothing interrupts, and must see

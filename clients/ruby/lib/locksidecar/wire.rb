@@ -89,16 +89,18 @@ module Locksidecar
       private
 
       def read_head
-        ends = @buffer.index("\r\n\r\n")
-        unless ends
-          raise not_http if @buffer.bytesize > MAX_HEAD || !"HTTP/1.1 ".start_with?(@buffer[0, 9])
+        until (ends = @buffer.index("\r\n\r\n")).nil?
+          head = @buffer.slice!(0, ends + 4)
+          @status = head[%r{\AHTTP/1\.1 (\d{3})}, 1]&.to_i or raise not_http(head)
+          next if @status < 200 && @status != 101 # such as 103 Early Hints of a proxy: the answer follows
 
-          return false
+          @head = head
+          read_framing
+          return true
         end
-        @head = @buffer.slice!(0, ends + 4)
-        @status = @head[%r{\AHTTP/1\.1 (\d{3})}, 1]&.to_i or raise not_http(@head)
-        read_framing
-        true
+        raise not_http if @buffer.bytesize > MAX_HEAD || !"HTTP/1.1 ".start_with?(@buffer[0, 9])
+
+        false
       end
 
       def read_framing
