@@ -79,5 +79,5 @@ func suspicious(err error) bool {
 	case stateReadOnly, stateTooLate, stateTooOld, stateNoSchema, stateNoTable, stateNoColumn, stateNoFunction:
 		return true
 	}
-	return unknown(err) || pgconn.SafeToRetry(err)
+	return !errors.Is(err, errNoPlace) && (unknown(err) || pgconn.SafeToRetry(err))
 }

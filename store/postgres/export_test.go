@@ -83,8 +83,10 @@ func AskOften(s *Space) { s.listener.alive = 20 * time.Millisecond }
 // NeverListenAgain makes a space's listener pause for ever after a connection has ended. Call it before Start.
 func NeverListenAgain(s *Space) { s.listener.pauses = pauses{time.Hour, time.Hour} }
 
-// WaitForAPlace returns how many calls of a view wait for a shared connection.
-func WaitForAPlace(s *Store) int { return s.places.Waiting(s) }
+// WaitForAPlace returns how many calls and renewals of a view wait for a shared connection.
+func WaitForAPlace(s *Store) int {
+	return s.places.Waiting(user{s, false}) + s.places.Waiting(user{s, true})
+}
 
 // SetClock makes a store assume that the database's clock is ahead by this time.
 func SetClock(s *Store, ahead time.Duration) {

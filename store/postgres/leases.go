@@ -96,11 +96,7 @@ func (r *renewal) renew(ctx context.Context) error {
 		return err
 	}
 	// A lease whose row stays locked is an error, because it is not known to be dead.
-	apart, done, err := r.apart(ctx, len(locked))
-	if err != nil {
-		return err
-	}
-	defer done()
+	apart := r.apart()
 	var failed error
 	for _, lease := range locked {
 		found, err := apart.extend(ctx, sqlLeaseRenewOne, [][16]byte{lease})
@@ -116,23 +112,13 @@ func (r *renewal) renew(ctx context.Context) error {
 	return failed
 }
 
-// apart is the operation that waits for locked rows. If there are other views, it does not have the connection for renewals, where theirs would wait, too, and only
-// one of them waits at a time.
-func (r *renewal) apart(ctx context.Context, locked int) (o *operation, done func(), err error) {
-	if locked == 0 || r.listener.views() < 2 {
-		return r.operation, func() {}, nil
+// apart is the operation that waits for locked rows. If there are other views, it does not have the connection for renewals, where theirs would wait, too. It
+// takes turns with the calls of all views, also with those of its own one.
+func (r *renewal) apart() *operation {
+	if r.listener.views() < 2 {
+		return r.operation
 	}
-	limit := time.NewTimer(r.lockTimeout)
-	defer limit.Stop()
-	select {
-	case r.together.waits <- struct{}{}:
-		o := &operation{Store: r.Store, name: r.name, pool: r.shared, renewals: r.operation.renewals, notAfter: r.notAfter}
-		return o, func() { <-r.together.waits }, nil
-	case <-limit.C:
-		return nil, nil, r.fail(errRowLocked, false)
-	case <-ctx.Done():
-		return nil, nil, r.fail(ctx.Err(), false)
-	}
+	return &operation{Store: r.Store, name: r.name, pool: r.shared, renewals: r.operation.renewals, renews: true, notAfter: r.notAfter}
 }
 
 // notRenewed is the error of a shared statement, or of a view that has not waited for its end.
@@ -168,8 +154,6 @@ type renewals struct {
 	lane *gather.Lane[[16]byte, map[store.LeaseID]extended]
 	// pause: see renewTogether.
 	pause time.Duration
-	// waits is held by the one view that waits for the locked row of a lease.
-	waits chan struct{}
 }
 
 // renewTogether is for how long the renewal of one of several views waits for those of the others, which are due at the same time. A lone view's
@@ -177,7 +161,7 @@ type renewals struct {
 const renewTogether = 2 * time.Millisecond
 
 func newRenewals(s *Space) *renewals {
-	r := &renewals{s: s, pause: renewTogether, waits: make(chan struct{}, 1)}
+	r := &renewals{s: s, pause: renewTogether}
 	r.lane = gather.New(func() time.Duration {
 		if s.listener.views() < 2 {
 			return 0

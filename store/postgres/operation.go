@@ -32,6 +32,8 @@ type operation struct {
 	name string // metrics use its first word
 	// pool has the connections that the operation uses, renewals the one for renewals.
 	pool, renewals *pgxpool.Pool
+	// renews: it renews leases whose rows are locked, on a shared connection.
+	renews bool
 	// partly: an earlier statement changed something, so a failure leaves the outcome unknown.
 	partly bool
 	// notAfter is the database's time from which on it refuses this operation's statements.
@@ -147,7 +149,7 @@ func (o *operation) beginHistory(ctx context.Context) error {
 // try runs a statement once. reached is false if there was no connection.
 func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, reached bool, err error) {
 	if o.pool != o.renewals {
-		if err := o.places.Enter(ctx, o.Store); err != nil {
+		if err := o.takePlace(ctx); err != nil {
 			return nil, false, err
 		}
 		defer o.places.Leave()
@@ -194,6 +196,28 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 		return nil, true, o.readOnly(err)
 	}
 	return found, true, nil
+}
+
+// user takes turns for the shared connections: a view's calls, or its renewals of leases whose rows are locked, which so do not wait behind its calls.
+type user struct {
+	view   *Store
+	renews bool
+}
+
+// errNoPlace: calls have had all shared connections for as long as a renewal waits for a locked row.
+var errNoPlace = errors.New("calls use all connections, and the row of the lease is locked")
+
+// takePlace waits for a shared connection. A renewal waits for it no longer than for a row, because the answer for the view's other leases waits, too.
+func (o *operation) takePlace(ctx context.Context) error {
+	if !o.renews {
+		return o.places.Enter(ctx, user{view: o.Store})
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, o.lockTimeout, errNoPlace)
+	defer cancel()
+	if o.places.Enter(limited, user{o.Store, true}) != nil {
+		return context.Cause(limited)
+	}
+	return nil
 }
 
 // inSession runs a statement as a transaction of its own, in a session that was set up.

@@ -61,7 +61,7 @@ type Config struct {
 
 // Space is what the stores of one process share: the connections, the listener, the renewals, the notifier, and what is known of the
 // server. Each store that it opens is a view: see [Store]. Views take the shared connections in turn, so a view with many calls delays a call of
-// another one by what runs then, and by a statement of each view that waits.
+// another one by what runs then, and by a statement of each view that waits. A renewal that waits for the locked row of its lease has a turn of its own.
 type Space struct {
 	config Config
 	pool   *pgxpool.Config // for the shared connections
@@ -87,7 +87,7 @@ type Space struct {
 	stopped bool
 
 	views        instances.Running
-	places       *fair.Places[*Store] // on the shared connections
+	places       *fair.Places[user] // on the shared connections
 	lockedRows   lockedRows
 	clock        clock
 	primaries    primaries
@@ -153,7 +153,7 @@ func NewSpace(config Config) (*Space, error) {
 	if s.pool, err = s.poolConfig(conns); err != nil {
 		return nil, err
 	}
-	s.places = fair.New[*Store](conns)
+	s.places = fair.New[user](conns)
 	if s.lane, err = s.poolConfig(1); err != nil {
 		return nil, err
 	}

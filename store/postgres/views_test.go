@@ -319,7 +319,7 @@ func TestAFloodOfAViewDelaysOthersByAStatement(t *testing.T) {
 	exec(t, locker, "ROLLBACK")
 	want(t, <-granted, store.Granted)
 	end()
-	if n := order.before("signals_of", "acquire"); n > 2 { // one ran, and one was next
+	if n := order.before("signals_of", "acquire", 1); n > 2 { // one ran, and one was next
 		t.Errorf("%d statements of the flood went before that of another view, want at most 2", n)
 	}
 	work.Wait()
@@ -327,6 +327,57 @@ func TestAFloodOfAViewDelaysOthersByAStatement(t *testing.T) {
 		t.Errorf("%d calls wait still", n)
 	}
 	want(t, acquire(t, quiet, askFor("l", leaseQuiet)), store.Granted)
+}
+
+// TestAFloodOfAViewLetsLockedLeasesBeRenewed: a view floods the only shared connection, and another session keeps the leases of two views locked. Their renewals
+// wait for a turn beside the calls, and not behind those of the flood. So neither the flooding view nor the other one loses its lease.
+// Proves: threat flood
+func TestAFloodOfAViewLetsLockedLeasesBeRenewed(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	migrate(t, url)
+	order := &statements{}
+	space := startSpace(t, postgres.Config{URL: url, Failover: store.FailoverQuick, MaxConns: 3, Timeout: 10 * time.Second}, postgres.Patient,
+		func(s *postgres.Space) { postgres.Measure(s, order) })
+	noisy, quiet := view(t, space, inNamespace("noisy"), nil), view(t, space, inNamespace("quiet"), nil)
+	leaseNoisy, leaseQuiet := openLease(t, noisy, time.Minute), openLease(t, quiet, time.Minute)
+	calls, leases := connect(t, url), connect(t, url)
+	exec(t, calls, "BEGIN")
+	exec(t, calls, "LOCK TABLE locksidecar.waiters IN ACCESS EXCLUSIVE MODE")
+	const many = 20
+	flooded, end := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	for range many {
+		work.Go(func() {
+			for flooded.Err() == nil {
+				_, _ = noisy.Waiting(flooded, store.WaitQuery{})
+			}
+		})
+	}
+	poll(t, "the flood waits for a connection", func() bool { return postgres.WaitForAPlace(noisy) == many-1 })
+	exec(t, leases, "BEGIN")
+	exec(t, leases, "SELECT FROM locksidecar.leases FOR UPDATE")
+	var renewals sync.WaitGroup
+	renew := func(v *postgres.Store, lease store.LeaseID, waiting int) {
+		renewals.Go(func() {
+			if r, err := v.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Renewed) != 1 {
+				t.Errorf("renewed %v, %v", r.Renewed, err)
+			}
+		})
+		poll(t, "the renewal waits for a connection", func() bool { return postgres.WaitForAPlace(v) == waiting })
+	}
+	renew(noisy, leaseNoisy, many)
+	renew(quiet, leaseQuiet, 1)
+	order.forget()
+	exec(t, leases, "ROLLBACK")
+	exec(t, calls, "ROLLBACK")
+	renewals.Wait()
+	end()
+	// One statement of the flood ran, and it has a turn before, between and behind the renewals.
+	if n := order.before("waiting", "lease_renew_one", 2); n > 3 {
+		t.Errorf("%d statements of the flood went before the renewals, want at most 3", n)
+	}
+	work.Wait()
 }
 
 // statements notes statements in the order of their ends.
@@ -351,16 +402,17 @@ func (s *statements) forget() {
 	s.names = nil
 }
 
-// before is how many with this name came before the first one whose name begins with the other.
-func (s *statements) before(name, first string) (count int) {
+// before is how many with this name came before the nth one whose name begins with the other.
+func (s *statements) before(name, other string, nth int) (count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.names {
-		switch {
-		case n == name:
+		if n == name {
 			count++
-		case strings.HasPrefix(n, first):
-			return count
+		} else if strings.HasPrefix(n, other) {
+			if nth--; nth == 0 {
+				return count
+			}
 		}
 	}
 	return count
