@@ -505,6 +505,51 @@ func TestACallMeetsAGiveUpInAnOutage(t *testing.T) {
 	}
 }
 
+// One try to give a key up fails, and then the store answers again. A call that does not wait gets the key at once: it neither hears of the old failure, nor
+// waits for the next usual try.
+// Proves: promise 9, trap kept key
+func TestAFailedGiveUpIsNoOutage(t *testing.T) {
+	keepers(t, func(t *testing.T, a, b *rig) {
+		s := a.explicitSession()
+		was := a.keeps(s, "k")
+		a.st.set("Release", fault{times: 1, refuse: true})
+		time.Sleep(240 * time.Millisecond)
+		tries, began := a.st.count("Release"), time.Now()
+		g, err := a.try(s, "k")
+		if d := time.Since(began); err != nil || d > soon || g.Token < was.Token+store.TokensPerGrant {
+			t.Fatalf("after %v: %+v, %v", d, g, err)
+		}
+		if n := a.st.count("Release") - tries; n != 1 {
+			t.Errorf("%d tries to give the key up, want 1", n)
+		}
+		time.Sleep(time.Minute) // the next usual try frees nothing
+		if l := a.has("k"); !l.Held || l.Token != g.Token {
+			t.Errorf("the store has %+v", l)
+		}
+		a.release(s, g)
+		b.lock(b.eitherSession(), "k")
+	})
+}
+
+// The sidecar stops while a key is given up. A call that meets that hears of the stop, and of no failure of the store.
+func TestAStopDuringAGiveUp(t *testing.T) {
+	keepers(t, func(t *testing.T, a, _ *rig) {
+		a.keeps(a.eitherSession(), "k")
+		a.st.set("Release", fault{refuse: true})
+		time.Sleep(240 * time.Millisecond)
+		carryOut := a.st.hold("Release")
+		c := a.ask(context.Background(), a.explicitSession(), types.Request{Key: "k"})
+		synctest.Wait()
+		go a.m.Stop()
+		synctest.Wait()
+		carryOut()
+		synctest.Wait()
+		if !c.isOver() || !errors.Is(c.err, types.ErrDraining) && !errors.Is(c.err, types.ErrSessionEnded) {
+			t.Errorf("over %v: %v", c.isOver(), c.err)
+		}
+	})
+}
+
 // Requests that cannot take a kept key get it from the store, after it was given up.
 // Proves: trap kept key
 func TestOtherRequestsForAnOwnKeptKey(t *testing.T) {

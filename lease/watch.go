@@ -102,13 +102,13 @@ func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, he
 
 // giveUp gives a key up if it is kept here, and waits until the store has it back.
 func (m *Manager) giveUp(limited context.Context, key string) error {
-	g := m.acquirer.GiveUp(key)
-	if g == nil {
+	try := m.acquirer.TryToGiveUp(key)
+	if try == nil {
 		return nil
 	}
 	select {
-	case <-g.Tried():
-		return g.Failed()
+	case <-try.Ended():
+		return try.Err()
 	case <-limited.Done():
 		return types.Left(limited)
 	}

@@ -91,3 +91,24 @@ func TestLateCallReturnsTheRemainingTime(t *testing.T) {
 		})
 	}
 }
+
+// The wait of a call that only recalls a key may end at any moment before the attempt is queued. That ends no attempt which is on its way into the queue: its
+// time begins there.
+// Proves: trap recall
+func TestARecallHasItsTimeInTheQueue(t *testing.T) {
+	for _, phase := range []string{"enqueuing", "queued"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, false)
+			b, answer := r.attemptIn(phase, types.Request{TTL: leaseTTL})
+			b.onlyRecalls = true
+			b.timeIsUp()
+			synctest.Wait()
+			if sent := r.st.Sent(); len(sent) > 0 || b.leaving != 0 {
+				t.Errorf("%s: sent %q, leaves because of %d", phase, sent, b.leaving)
+			}
+			answer(false)
+			b.Cancel()
+			synctest.Wait()
+		})
+	}
+}

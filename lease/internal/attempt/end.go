@@ -37,17 +37,13 @@ import (
 func (b *Attempt) Cancel() { b.leave(callerLeft) }
 
 // timeIsUp ends the attempt: won if it has been granted, otherwise with errTimeUp. If it only recalls the key, its time begins when it is queued.
-func (b *Attempt) timeIsUp() {
-	if !b.onlyRecalls || !b.recalls() {
-		b.leave(timeUp)
-	}
-}
+func (b *Attempt) timeIsUp() { b.leave(timeUp) }
 
 // leave takes the attempt out of the queue once its position is confirmed, because a cancel that reached the store before the
 // enqueue would leave an orphan.
 func (b *Attempt) leave(why leaving) {
 	switch b.depart(why) {
-	case later: // onAcquire, onEnqueue or onCancel call leave again, or end the attempt
+	case later: // onAcquire, onEnqueue or onCancel call leave again, or end the attempt; or endRecall does
 	case gone:
 		b.end()
 	case toCancel:

@@ -123,22 +123,63 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 // giveUp tells how a key that was kept is given up: the release that was put off is sent, until the store confirms it, or the lease is dead. The key's
 // entry in the table says so already, so that calls wait for that. awaited: somebody waits for the key, as far as the sidecar knows.
 func (aq *Acquirer) giveUp(g *keep.Grant, awaited bool) {
-	c := store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID(), Awaited: awaited}
-	mayHave, freed := aq.MayHave(g.Lease, 0), false
-	persist(context.Background(), aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
+	mayHave := aq.MayHave(g.Lease, 0)
+	persist(context.Background(), aq.later, aq.lanes.Releases.Submit, claimOf(g, awaited), func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && mayHave() {
-			if err != nil {
-				aq.keeps.Fails(g, err)
-			}
+			aq.tryFailed(g, err)
 			return false
 		}
-		freed = err == nil && v.Status == store.Holds
-		aq.heldCache.Drop(c.Key)
+		aq.gaveUp(g, err == nil && v.Status == store.Holds)
 		return true
-	}, func() {
-		aq.keeps.GaveUp(g, freed)
+	}, func() { aq.gaveUp(g, false) }) // also if the sidecar stops
+}
+
+func claimOf(g *keep.Grant, awaited bool) store.Claim {
+	return store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID(), Awaited: awaited}
+}
+
+// tryFailed tells the calls that do not wait of a try without an answer. They wait on if only the key's row is locked (err is nil), and when the sidecar stops,
+// for that ends the give-up, too.
+func (aq *Acquirer) tryFailed(g *keep.Grant, err error) {
+	if err != nil && aq.ctx.Err() == nil {
+		aq.keeps.Fails(g, err)
+	}
+}
+
+// gaveUp ends a give-up. freed: the store has freed the key.
+func (aq *Acquirer) gaveUp(g *keep.Grant, freed bool) {
+	if aq.keeps.GaveUp(g, freed) {
+		aq.heldCache.Drop(g.Key)
 		g.Lease.Unpin()
-	})
+	}
+}
+
+// hastened returns the try to give a key up that will end next. If the last one has failed, that is another one, which it begins: a call that does not wait
+// for the key ends with that, as its own ask would.
+func (aq *Acquirer) hastened(g *keep.Grant) *keep.Try {
+	next, begin := aq.keeps.NextTry(g)
+	if !begin {
+		return next
+	}
+	answered := func(v store.Verdict, err error) {
+		if types.Judged("release", v.Status, err) != nil {
+			aq.tryFailed(g, err) // the usual tries go on
+			return
+		}
+		aq.gaveUp(g, v.Status == store.Holds)
+	}
+	if err := aq.lanes.Releases.Submit(context.Background(), claimOf(g, false), answered); err != nil {
+		answered(store.Verdict{}, err)
+	}
+	return next
+}
+
+// TryToGiveUp gives a key up if it is kept, and returns the try that will end next; nil: the key is not kept.
+func (aq *Acquirer) TryToGiveUp(key string) *keep.Try {
+	if g := aq.GiveUp(key); g != nil {
+		return aq.hastened(g)
+	}
+	return nil
 }
 
 // GiveUp gives a key up if it is kept, and returns the grant; nil: the key is not kept.

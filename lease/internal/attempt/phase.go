@@ -37,6 +37,8 @@ const (
 	callerLeft leaving = 1 << iota
 	// timeUp: the wait of its call is over. If it was granted meanwhile, it has won.
 	timeUp
+	// recallOver: the attempt only recalls the key, and the other sidecar has answered, or had its time since the attempt was queued.
+	recallOver
 	// leaseLost: the lease of its queue position was lost. Only attempts with BindTTL go on after that, to learn their outcome.
 	leaseLost
 )
@@ -96,6 +98,9 @@ const (
 func (b *Attempt) depart(why leaving) departure {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if why == timeUp && b.onlyRecalls && (b.phase == enqueuing || b.phase == queued) {
+		return later // its time begins when it is queued: see endRecall
+	}
 	b.leaving |= why
 	switch b.phase {
 	case arrived:
@@ -116,7 +121,7 @@ func (b *Attempt) depart(why leaving) departure {
 
 // whyLeftLocked is the error of an attempt without a queue position. The caller holds b.mu.
 func (b *Attempt) whyLeftLocked() error {
-	if b.leaving&timeUp != 0 {
+	if b.leaving&(timeUp|recallOver) != 0 {
 		return errTimeUp
 	}
 	return ErrAttemptLost

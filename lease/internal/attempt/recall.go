@@ -40,16 +40,9 @@ func (b *Attempt) refusedBy(ans *store.Answer, sent time.Time) {
 	if !ans.Lock.Kept { // the next calls are denied as this one
 		b.aq.heldCache.Put(ans.Lock, b.cacheVersion, sent)
 	}
-	b.leave(timeUp)
-}
-
-// recalls reports whether the store is asked to queue the attempt, or has queued it. Then endRecall ends it.
-func (b *Attempt) recalls() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.phase == enqueuing || b.phase == queued
+	b.leave(recallOver)
 }
 
 // endRecall ends an attempt that only recalls, and has just been queued: only now the other sidecar can have heard of it. The cancel finds a grant of
 // which no news has come.
-func (b *Attempt) endRecall() { time.AfterFunc(RecallWait, func() { b.leave(timeUp) }) }
+func (b *Attempt) endRecall() { time.AfterFunc(RecallWait, func() { b.leave(recallOver) }) }

@@ -170,10 +170,11 @@ func (c *Call) Until(something <-chan struct{}) error {
 func (c *Call) UntilGivenUp(g *keep.Grant) error {
 	c.startLimit()
 	if c.req.Wait == 0 || c.onlyRecalls {
-		if err := c.firstOf(g.Tried(), nil); err != nil {
+		try := c.aq.hastened(g)
+		if err := c.firstOf(try.Ended(), nil); err != nil {
 			return c.whyEnded(err)
 		}
-		return g.Failed()
+		return try.Err()
 	}
 	err := c.firstOf(g.GivenUp(), nil)
 	if errors.Is(err, errTimeUp) {

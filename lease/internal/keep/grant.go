@@ -25,10 +25,30 @@ type Grant struct {
 	last int64
 	// judged: the grant was recalled, and it was decided whether keeping the key has paid.
 	judged bool
-	// givenUp is closed when the outcome of the release is known, and tried when that is so or the first try has failed, as failed says. Both are nil
-	// until the key is given up.
-	givenUp, tried chan struct{}
-	failed         error
+	// givenUp is closed when the outcome of the release is known. try is the try that will end next. Both are nil until the key is given up.
+	givenUp chan struct{}
+	try     *Try
+	// failed: a try has failed. hastened: a call has begun another one since.
+	failed, hastened bool
+}
+
+// Try is one try to release a grant.
+type Try struct {
+	ended chan struct{}
+	err   error // set before ended is closed
+}
+
+func newTry() *Try { return &Try{ended: make(chan struct{})} }
+
+// Ended is closed when the try has failed, or the outcome of the release is known.
+func (t *Try) Ended() <-chan struct{} { return t.ended }
+
+// Err is nil if the outcome of the release is known, otherwise a [store.Error] with why the try has failed. Call it after Ended is closed.
+func (t *Try) Err() error {
+	if t.err == nil {
+		return nil
+	}
+	return &store.Error{Op: "release", Err: t.err} // what the caller has asked for was not begun
 }
 
 // NewGrant makes the grant of a key: its token, when its ask was sent, when it was granted by the store's clock, and when it came.
@@ -41,19 +61,6 @@ func (g *Grant) AcquiredAt(now time.Time) time.Time { return g.acquired.Add(now.
 
 // GivenUp is closed when the outcome of a release that was put off is known. Only a grant that [Table.Take] or [Table.GiveUp] has returned has it.
 func (g *Grant) GivenUp() <-chan struct{} { return g.givenUp }
-
-// Tried is closed with GivenUp, or when the first try of the release has failed.
-func (g *Grant) Tried() <-chan struct{} { return g.tried }
-
-// Failed is a [store.Error] with why the first try has failed, unless the outcome of the release is known now. Call it after Tried is closed.
-func (g *Grant) Failed() error {
-	select {
-	case <-g.givenUp:
-		return nil
-	default:
-		return &store.Error{Op: "release", Err: g.failed} // what the caller has asked for was not begun
-	}
-}
 
 // usable reports whether the key may be taken once more. The caller holds the shard's mutex.
 func (g *Grant) usable(now time.Time) bool {

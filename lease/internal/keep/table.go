@@ -273,15 +273,20 @@ func (t *Table) GiveUpAll(under *heartbeat.Lease) (must []*Grant) {
 
 // giveUp changes a kept key to one that is being given up. The caller holds the shard's mutex.
 func (e *entry) giveUp() *Grant {
-	e.kept.givenUp, e.kept.tried = make(chan struct{}), make(chan struct{})
+	e.kept.givenUp, e.kept.try = make(chan struct{}), newTry()
 	return e.kept
 }
 
-// GaveUp records that the outcome of a grant's release is known, or does not matter any more. confirmed: the store has freed the key.
-func (t *Table) GaveUp(g *Grant, confirmed bool) {
+// GaveUp records that the outcome of a grant's release is known, or does not matter any more. confirmed: the store has freed the key. It returns false
+// if this was recorded before.
+func (t *Table) GaveUp(g *Grant, confirmed bool) (first bool) {
 	sh, now := t.shard(g.Key), t.clk.Now()
 	sh.mu.Lock()
-	e := sh.entry(g.Key)
+	defer sh.mu.Unlock()
+	e := sh.entries[g.Key]
+	if e == nil || e.kept != g {
+		return false
+	}
 	e.kept = nil
 	e.leaveList()
 	if confirmed {
@@ -291,10 +296,8 @@ func (t *Table) GaveUp(g *Grant, confirmed bool) {
 	t.busy.Add(-1)
 	t.rest(sh, e, now)
 	close(g.givenUp)
-	if g.failed == nil {
-		close(g.tried)
-	}
-	sh.mu.Unlock()
+	close(g.try.ended)
+	return true
 }
 
 // Fails records that a try of a grant's release has failed. The caller tries again.
@@ -302,10 +305,26 @@ func (t *Table) Fails(g *Grant, why error) {
 	sh := t.shard(g.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if g.failed == nil {
-		g.failed = why
-		close(g.tried)
+	if e := sh.entries[g.Key]; e == nil || e.kept != g {
+		return // another try has succeeded
 	}
+	g.try.err = why
+	close(g.try.ended)
+	g.try, g.failed, g.hastened = newTry(), true, false
+}
+
+// NextTry returns the try that will end next. If one has failed, and no call has begun another one since, the caller must begin it: the usual one comes
+// after a pause, and the store may answer before.
+func (t *Table) NextTry(g *Grant) (next *Try, begin bool) {
+	sh := t.shard(g.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.entries[g.Key]; e == nil || e.kept != g {
+		return g.try, false // which has ended
+	}
+	begin = g.failed && !g.hastened
+	g.hastened = g.hastened || begin
+	return g.try, begin
 }
 
 // Recall records that another sidecar wants a key, or that this one watches it. If the key is kept, it returns the grant: the caller releases it, and
