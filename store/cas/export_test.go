@@ -1,6 +1,7 @@
 package cas
 
 import (
+	"context"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,3 +66,8 @@ const LongestWay, AllWays = longestWay, allWays
 
 // AskForWay is the letter of an instance whose swaps have lost so often.
 func AskForWay(d time.Duration, lost int) []byte { return marshal([]note{{Way: d, Lost: lost}}) }
+
+// Post sends letters that ask for way.
+func Post(ctx context.Context, s *Store, letters []Letter) error {
+	return s.requests.Post(ctx, letters)
+}

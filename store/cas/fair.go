@@ -2,32 +2,62 @@ package cas
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/locksidecar/locksidecar/store"
-	"github.com/locksidecar/locksidecar/store/internal/fair"
 )
 
 // limited is a [Server] whose views share few connections, on which a request may wait for those of others. A request waits here for one, so that a
 // view with many requests takes its turn behind the others.
 type limited interface {
-	// Connections is how many there are.
+	// Connections is how many there are, and Patience is for how long a request waits for one.
 	Connections() int
+	Patience() time.Duration
+}
+
+// inParts is the backend of such a server, if a Swap may need several requests.
+type inParts interface {
+	// SwapInParts is Swap, which sends a request beside another one only if another connection is free: until it calls leave.
+	SwapInParts(ctx context.Context, swaps []Swap, another func() (leave func(), free bool)) ([]Swapped, error)
+}
+
+// user takes turns for the connections: the requests of a view, or its letters that ask for way, which so do not wait behind its requests.
+type user struct {
+	view *Store
+	asks bool
+}
+
+var errNoPlace = errors.New("other requests of this process use all connections to the server")
+
+// inTurn carries out a request when a connection is free, if the server has few.
+func (s *Store) inTurn(ctx context.Context, op string, do func() error) error {
+	return s.turnOf(ctx, user{view: s}, op, do)
+}
+
+func (s *Store) turnOf(ctx context.Context, who user, op string, do func() error) error {
+	places := s.space.places
+	if places == nil {
+		return do()
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, s.space.patience, errNoPlace)
+	defer cancel()
+	if places.Enter(limited, who) != nil {
+		return &store.Error{Op: op, Err: context.Cause(limited)}
+	}
+	defer places.Leave()
+	return do()
 }
 
 // inTurn is the backend of a view of such a server. Renewals have a connection of their own.
 type inTurn struct {
 	Backend
-	view   *Store
-	places *fair.Places[*Store]
+	view *Store
 }
 
 // turn carries out a request when a connection is free.
 func (b *inTurn) turn(ctx context.Context, op string, do func() error) error {
-	if err := b.places.Enter(ctx, b.view); err != nil {
-		return &store.Error{Op: op, Err: err}
-	}
-	defer b.places.Leave()
-	return do()
+	return b.view.inTurn(ctx, op, do)
 }
 
 // Load implements [Backend].
@@ -38,13 +68,25 @@ func (b *inTurn) Load(ctx context.Context, keys []string, leases []store.LeaseID
 
 // Swap implements [Backend].
 func (b *inTurn) Swap(ctx context.Context, swaps []Swap) (done []Swapped, err error) {
-	err = b.turn(ctx, "swap", func() (err error) { done, err = b.Backend.Swap(ctx, swaps); return err })
+	err = b.turn(ctx, "swap", func() (err error) {
+		if parts, ok := b.Backend.(inParts); ok {
+			done, err = parts.SwapInParts(ctx, swaps, b.another)
+		} else {
+			done, err = b.Backend.Swap(ctx, swaps)
+		}
+		return err
+	})
 	return done, err
 }
 
-// Post implements [Backend].
+func (b *inTurn) another() (leave func(), free bool) {
+	places := b.view.space.places
+	return places.Leave, places.TryEnter()
+}
+
+// Post implements [Backend]. The letters ask for way.
 func (b *inTurn) Post(ctx context.Context, letters []Letter) error {
-	return b.turn(ctx, "post", func() error { return b.Backend.Post(ctx, letters) })
+	return b.view.turnOf(ctx, user{b.view, true}, "post", func() error { return b.Backend.Post(ctx, letters) })
 }
 
 // Scan implements [Backend].

@@ -282,5 +282,5 @@ func (s *Store) confirm(ctx context.Context, op string, jobs []*job) error {
 	if !shows || !slices.ContainsFunc(jobs, func(j *job) bool { return j.unchanged && slices.ContainsFunc(j.items, relied) }) {
 		return nil
 	}
-	return Failed(op, c.Confirm(ctx), true)
+	return Failed(op, s.inTurn(ctx, "confirm", func() error { return c.Confirm(ctx) }), true)
 }

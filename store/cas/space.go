@@ -30,7 +30,8 @@ type Space struct {
 	cache    *lru.Cache[string, *remembered]
 	renewals *gather.Lane[store.LeaseID, extended] // nil: each view renews alone
 	views    instances.Running
-	places   *fair.Places[*Store] // nil: the server has room for all requests
+	places   *fair.Places[user] // nil: the server has room for all requests
+	patience time.Duration      // for a place
 }
 
 var _ store.Space = (*Space)(nil)
@@ -44,7 +45,7 @@ func NewSpace(server Server, cfg Config) *Space {
 	cfg.complete()
 	s := &Space{Server: server, cfg: cfg, cache: must(lru.New[string, *remembered](cachedRecords))}
 	if few, ok := server.(limited); ok {
-		s.places = fair.New[*Store](few.Connections())
+		s.places, s.patience = fair.New[user](few.Connections()), few.Patience()
 	}
 	if shared, ok := server.(renewer); ok {
 		s.renewals = gather.New(s.renewTogether, func(ctx context.Context, leases []store.LeaseID) (extended, error) {

@@ -64,6 +64,7 @@ type Store struct {
 	start  time.Time
 	news   func(store.News)
 	status atomic.Int32
+	life   sync.Mutex // of Start and Stop, which run one after the other
 	stop   chan struct{}
 	work   sync.WaitGroup
 	cache  *lru.Cache[string, *remembered] // that of the space
@@ -133,13 +134,15 @@ func (s *Space) open(backend Backend, id store.Identity) *Store {
 		awaited: map[string]awaited{}, ways: map[string]way{}, elected: map[string]struct{}{},
 	}
 	if s.places != nil {
-		view.requests = &inTurn{backend, view, s.places}
+		view.requests = &inTurn{backend, view}
 	}
 	return view
 }
 
 // Start connects.
 func (s *Store) Start(ctx context.Context, news func(store.News)) error {
+	s.life.Lock()
+	defer s.life.Unlock()
 	if s.status.Load() == fresh && news != nil {
 		s.news = news
 	}
@@ -165,6 +168,8 @@ func (s *Store) Start(ctx context.Context, news func(store.News)) error {
 // Stop resigns from elections, revokes the leases that nothing needs, and ends the background work. The instance's locks stay
 // held until its leases end.
 func (s *Store) Stop() {
+	s.life.Lock()
+	defer s.life.Unlock()
 	if s.status.Load() == started {
 		s.resign()
 	}

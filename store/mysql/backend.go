@@ -168,6 +168,9 @@ func (b *Backend) Stop() {
 // Connections is how many requests of the instances are carried out at a time. A packet may wait for a row that somebody has locked.
 func (b *Server) Connections() int { return max(1, b.config.MaxConns-2) }
 
+// Patience is for how long a request waits for a connection.
+func (b *Server) Patience() time.Duration { return b.config.Timeout }
+
 // Quiet implements [store.Quieter].
 func (b *Server) Quiet() time.Duration { return b.quiet.Left() }
 

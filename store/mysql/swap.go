@@ -35,6 +35,11 @@ const (
 
 // Swap implements [cas.Backend].
 func (b *Server) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
+	return b.SwapInParts(ctx, swaps, func() (leave func(), free bool) { return nil, false })
+}
+
+// SwapInParts is Swap. A packet is sent beside others on another connection, if one is free, otherwise after them.
+func (b *Server) SwapInParts(ctx context.Context, swaps []cas.Swap, another func() (leave func(), free bool)) ([]cas.Swapped, error) {
 	for i := range swaps {
 		if tooLarge(&swaps[i]) {
 			return nil, cas.Failed("swap", errTooLarge, false)
@@ -45,17 +50,14 @@ func (b *Server) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, err
 	parts := c.parts()
 	errs := make([]error, len(parts))
 	var sending sync.WaitGroup
-	turns := make(chan struct{}, b.Connections())
 	for i, part := range parts {
-		turns <- struct{}{}
-		send := func() {
-			errs[i] = c.carryOut(ctx, part)
-			<-turns
-		}
+		send := func() { errs[i] = c.carryOut(ctx, part) }
 		if i == len(parts)-1 {
 			send()
+		} else if leave, free := another(); free {
+			sending.Go(func() { defer leave(); send() })
 		} else {
-			sending.Go(send)
+			send()
 		}
 	}
 	sending.Wait()

@@ -53,6 +53,17 @@ func (p *Places[U]) Enter(ctx context.Context, user U) error {
 	return ctx.Err()
 }
 
+// TryEnter takes a place if one is free. If it returns true, Leave must follow.
+func (p *Places[U]) TryEnter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free == 0 {
+		return false
+	}
+	p.free--
+	return true
+}
+
 func (p *Places[U]) count(since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
