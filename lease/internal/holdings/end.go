@@ -64,7 +64,7 @@ func (s *Session) HandBack(g types.Grant) *Release {
 	if h == nil {
 		return nil
 	}
-	r := h.newEnd(nil)
+	r := h.newUnrequestedRelease(nil)
 	r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.Entry }
 	entries, err := s.ReleaseEntry(h, r)
 	if errors.Is(err, ErrNotHeld) {

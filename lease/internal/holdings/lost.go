@@ -53,7 +53,7 @@ func (h *Lock) LoseAtMaxHold() {
 // LoseAndRelease removes a lock from its session, notifies the session of the loss, and releases the lock. It
 // returns false if the session no longer holds the lock. A break also ends its MinHold.
 func (h *Lock) LoseAndRelease(reason types.LostReason) bool {
-	r := h.newEnd(nil)
+	r := h.newUnrequestedRelease(nil)
 	r.Claim.AtOnce = reason == types.LostForced
 	h.s.mu.Lock()
 	ok := h.s.loseLocked(h, reason)

@@ -95,7 +95,7 @@ func (hs *Set) breakLost(ref grantRef) {
 		h := s.forgetLostLocked(ref)
 		s.mu.Unlock()
 		if h != nil {
-			hs.rel.Release(h.newEnd(nil)) // the store has ended its MinHold
+			hs.rel.Release(h.newUnrequestedRelease(nil)) // the store has ended its MinHold
 			hs.obs.Broken(h.observed())
 		}
 	}

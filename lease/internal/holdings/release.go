@@ -53,8 +53,8 @@ func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func
 	return r
 }
 
-// newEnd makes a release without a request, in the trace of the acquire.
-func (h *Lock) newEnd(settled func()) *Release {
+// newUnrequestedRelease makes a release without a request, in the trace of the acquire.
+func (h *Lock) newUnrequestedRelease(settled func()) *Release {
 	return h.NewRelease(&types.ReleaseRequest{Traceparent: h.Traceparent}, h.s.set.clk.Now(), settled)
 }
 

@@ -179,10 +179,10 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	}
 	releases := make([]*Release, 0, s.held.count()+len(early))
 	for _, h := range early {
-		releases = append(releases, h.newEnd(settled))
+		releases = append(releases, h.newUnrequestedRelease(settled))
 	}
 	for h := range s.held.all {
-		r := h.newEnd(settled)
+		r := h.newUnrequestedRelease(settled)
 		r.ofSession = true
 		lost := sessionLosses[reason] // empty: the app has ended the session
 		s.forgetLocked(h, End{Lost: lost, Release: r})

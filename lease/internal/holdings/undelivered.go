@@ -113,7 +113,7 @@ func (s *Session) Deliver(admissions ...*Admission) bool {
 // harm. HandBackLock returns nil if there is nothing to release.
 func (s *Session) HandBackLock(a *Admission, settled func()) *Release {
 	h, now := s.LockOf(a), s.set.clk.Now()
-	r := h.newEnd(settled)
+	r := h.newUnrequestedRelease(settled)
 	if s.forget(h, End{Release: r}) || h.Lease().LostEarly(now) || h.heldFor(now) < h.minHold {
 		return r
 	}
