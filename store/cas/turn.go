@@ -123,7 +123,7 @@ func (s *Store) begin(j *job) (*turn, error) {
 		if !known {
 			return nil, errUnread
 		}
-		t.leases[i].LiveFor(left(state), t.op.Now)
+		t.leases[i].LiveFor(aliveFor(state), t.op.Now)
 		t.assumed = t.assumed || !j.fresh
 	}
 	t.row = t.rec.Row(j.name, t.leases)
@@ -143,8 +143,8 @@ func (t *turn) lease(id store.LeaseID) *key.Lease {
 	return nil
 }
 
-// left is how long a lease is alive from now on. A lease that was seen dead is expired, until the row is settled.
-func left(state LeaseState) time.Duration {
+// aliveFor is how long a lease is alive from now on. A lease that was seen dead is expired, until the row is settled.
+func aliveFor(state LeaseState) time.Duration {
 	if !state.Alive {
 		return 0
 	}
@@ -183,7 +183,7 @@ func (t *turn) own(id store.LeaseID) (l *key.Lease, known bool) {
 		if !state.Alive {
 			return nil, true
 		}
-		l = key.NewLease(id, t.s.me, t.job.name, t.s.ttl(id)).LiveFor(left(state), t.op.Now)
+		l = key.NewLease(id, t.s.me, t.job.name, t.s.ttl(id)).LiveFor(aliveFor(state), t.op.Now)
 		t.leases = append(t.leases, l)
 	}
 	if !l.Alive(t.op.Now) {
