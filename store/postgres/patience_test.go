@@ -55,14 +55,14 @@ func TestBusyRowIsServedPatiently(t *testing.T) {
 			return err == nil && statuses[0] == store.Holds
 		},
 	} {
-		if !tried(most, try) {
+		if !succeeds(most, try) {
 			t.Errorf("%s found the row locked %d times", what, most)
 		}
 	}
 	released := func() bool {
 		return release(t, s, store.Claim{Key: "k", Token: token, Lease: lease, Awaited: true}).Status == store.Holds
 	}
-	if !tried(most, released) {
+	if !succeeds(most, released) {
 		t.Errorf("a release found the row locked %d times", most)
 	}
 	if strings.Contains(said.String(), "keeps a row locked") {
@@ -70,7 +70,8 @@ func TestBusyRowIsServedPatiently(t *testing.T) {
 	}
 }
 
-func tried(most int, try func() bool) bool {
+// succeeds reports whether one of so many tries is successful.
+func succeeds(most int, try func() bool) bool {
 	for range most {
 		if try() {
 			return true
