@@ -128,13 +128,13 @@ func hostsOf(conn *pgx.ConnConfig) int {
 	return len(hosts)
 }
 
-// shared reports whether a pooler gives each transaction to any session. Then sessions keep no settings,
+// isPooled reports whether a pooler gives each transaction to any session. Then sessions keep no settings,
 // except that of a listener with its own URL.
-func (s *Space) shared() bool { return s.pooled.Load() }
+func (s *Space) isPooled() bool { return s.pooled.Load() }
 
 // suit makes statements unnamed if sessions are shared, because another session would not know a name.
 func (s *Space) suit(conn *pgx.ConnConfig) {
-	if s.shared() {
+	if s.isPooled() {
 		conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 }
@@ -169,7 +169,7 @@ func (s *Space) setUp(ctx context.Context, conn *pgx.Conn) error {
 			"set LOCKSIDECAR_POSTGRES_LISTEN_URL to a URL past the pooler to use LISTEN")
 		return errShared
 	}
-	if s.shared() {
+	if s.isPooled() {
 		return nil
 	}
 	return s.setUpSession(ctx, conn)

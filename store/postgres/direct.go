@@ -17,7 +17,7 @@ type whereabouts struct {
 	database string
 }
 
-func (s *Space) listens() bool { return !s.readsOnly.Load() && (s.direct != nil || !s.shared()) }
+func (s *Space) listens() bool { return !s.readsOnly.Load() && (s.direct != nil || !s.isPooled()) }
 
 // greet checks the server behind a listener's own URL, and then sets up the session. Before this check, the
 // server is not trusted, not even its clock.

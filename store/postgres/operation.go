@@ -181,7 +181,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	o.sent = time.Now()
 	patient := o.patient
 	o.patient = false // the next statements may be for other rows
-	if o.shared() || sql.then != nil || patient {
+	if o.isPooled() || sql.then != nil || patient {
 		err = o.inTransaction(ctx, conn, sql, args, collect, patient)
 	} else {
 		err = inSession(ctx, conn, sql.sql, args, collect)
@@ -240,7 +240,7 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 		} else {
 			batch.Queue(toWrite)
 		}
-		if o.shared() {
+		if o.isPooled() {
 			batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
 		}
 		if patient {
@@ -263,11 +263,11 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 	})
 	if follows {
 		then.ran = false
-		if o.shared() {
+		if o.isPooled() {
 			begin()
 		}
 		batch.Queue(then.sql.sql, then.args...)
-		if o.shared() {
+		if o.isPooled() {
 			batch.Queue("COMMIT")
 		}
 	}
@@ -292,7 +292,7 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 // (then BEGIN fails), or another sidecar has marked it as an old primary.
 func (o *operation) movedAway(err error) bool {
 	code := sqlState(err)
-	return code == stateReadOnly || code == stateOldOne || code == stateNotSupported && o.shared()
+	return code == stateReadOnly || code == stateOldOne || code == stateNotSupported && o.isPooled()
 }
 
 // readOnly drops a pool's connections if one leads to a server that accepts no writes.

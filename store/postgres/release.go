@@ -166,7 +166,7 @@ func (o *operation) mayFree(c *store.Claim) bool {
 // earlier releases did not wait. Behind a pooler they always wait: it keeps the sidecar's connections open, so the
 // sidecar would not notice a crash of the server.
 func (o *operation) mustFlush(claims []store.Claim, which []int) bool {
-	return o.shared() || !o.unflushed.hasRoom(len(which)) ||
+	return o.isPooled() || !o.unflushed.hasRoom(len(which)) ||
 		slices.ContainsFunc(which, func(i int) bool { return claims[i].Outcome != store.NoOutcome || claims[i].Result != nil })
 }
 

@@ -94,7 +94,7 @@ type Space struct {
 	listener     *listener
 	together     *renewals
 	notifier     *notifier
-	pooled       atomic.Bool // sessions are shared: see shared
+	pooled       atomic.Bool // see isPooled
 	readsOnly    atomic.Bool // the role may only read: see reader.go
 	said         sync.Map    // messages that were logged once
 	lockedWarned nowAndThen

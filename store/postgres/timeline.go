@@ -203,7 +203,7 @@ func (s *Space) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	defer handBack(conn)
 	transaction := ""
-	if s.shared() {
+	if s.isPooled() {
 		transaction = setRead
 	}
 	found, err := s.primaryOf(ctx, conn.Conn().PgConn(), transaction)
