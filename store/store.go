@@ -33,7 +33,7 @@ type Identity struct {
 // Space is what the stores of one process share, as far as an engine can: the connections, the subscription to news, the statements that renew
 // leases. Each of its views is the [Store] of one instance. Views share no leases, locks or news: one that ends or fails takes nothing
 // from the others. One that floods the server with calls delays a call of another one by a statement, and its renewals not at all. Only a renewal whose
-// lease another session keeps locked needs a shared connection, and takes its turn for it as a call does.
+// lease another session keeps locked needs a main connection, and takes its turn for it as a call does.
 type Space interface {
 	// Start makes the space usable. It returns an error at once if the configuration can never work. If only the server is unreachable, the
 	// space keeps trying, and its views are not ready. ctx limits Start only.

@@ -230,7 +230,7 @@ func (s *Space) watch(ctx context.Context, r *running) {
 func (s *Space) reach(ctx context.Context, r *running) {
 	broken := false
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
-		err := s.look(ctx, r.shared)
+		err := s.look(ctx, r.main)
 		if ctx.Err() != nil {
 			return
 		}
@@ -241,7 +241,7 @@ func (s *Space) reach(ctx context.Context, r *running) {
 		case err == nil && broken:
 			r.renewals.Reset()
 		case err != nil && !notLetIn(err):
-			r.shared.Reset()
+			r.main.Reset()
 			broken = true
 		}
 		s.become(err)

@@ -53,7 +53,7 @@ var ListenAsk = sqlListenAsk.sql
 // InSession runs a query in a session that the store has used, without setting the session up.
 func InSession(ctx context.Context, tb testing.TB, s *Store, sql string) string {
 	tb.Helper()
-	conn, err := s.started.shared.Acquire(ctx)
+	conn, err := s.started.main.Acquire(ctx)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func AskOften(s *Space) { s.listener.alive = 20 * time.Millisecond }
 // NeverListenAgain makes a space's listener pause for ever after a connection has ended. Call it before Start.
 func NeverListenAgain(s *Space) { s.listener.pauses = pauses{time.Hour, time.Hour} }
 
-// WaitForAPlace returns how many calls and renewals of a view wait for a shared connection.
+// WaitForAPlace returns how many calls and renewals of a view wait for a main connection.
 func WaitForAPlace(s *Store) int {
 	return s.places.Waiting(user{s, false}) + s.places.Waiting(user{s, true})
 }

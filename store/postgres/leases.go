@@ -51,7 +51,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		return store.Renewal{}, err
 	}
 	defer cancel()
-	r := renewal{operation: o, shared: o.pool, left: leases}
+	r := renewal{operation: o, main: o.pool, left: leases}
 	o.pool = o.renewals
 	err = r.run(ctx)
 	if err == nil {
@@ -63,8 +63,8 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 type renewal struct {
 	*operation
 	store.Renewal
-	shared *pgxpool.Pool
-	left   []store.LeaseID // not extended yet
+	main *pgxpool.Pool
+	left []store.LeaseID // not extended yet
 }
 
 func (r *renewal) run(ctx context.Context) error {
@@ -118,7 +118,7 @@ func (r *renewal) apart() *operation {
 	if r.listener.views() < 2 {
 		return r.operation
 	}
-	return &operation{Store: r.Store, name: r.name, pool: r.shared, renewals: r.operation.renewals, renews: true, notAfter: r.notAfter}
+	return &operation{Store: r.Store, name: r.name, pool: r.main, renewals: r.operation.renewals, renews: true, notAfter: r.notAfter}
 }
 
 // notRenewed is the error of a shared statement, or of a view that has not waited for its end.

@@ -11,7 +11,7 @@ import (
 )
 
 // HeldUnder reads which keys are held under leases of this instance. It uses the renewals' connection,
-// because after a failover no lease is renewed before, and all sidecars call it at once. Several views use the shared connections for it: on a single one,
+// because after a failover no lease is renewed before, and all sidecars call it at once. Several views use the main connections for it: on a single one,
 // the reads of all would come before the next renewal.
 func (s *Store) HeldUnder(ctx context.Context, keys []string) (found store.HeldGrants, err error) {
 	begin := s.beginRenewal

@@ -32,7 +32,7 @@ type operation struct {
 	name string // metrics use its first word
 	// pool has the connections that the operation uses, renewals the one for renewals.
 	pool, renewals *pgxpool.Pool
-	// renews: it renews leases whose rows are locked, on a shared connection.
+	// renews: it renews leases whose rows are locked, on a main connection.
 	renews bool
 	// partly: an earlier statement changed something, so a failure leaves the outcome unknown.
 	partly bool
@@ -80,7 +80,7 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 	if err := s.admit(); err != nil {
 		return nil, nil, nil, o.fail(err, false)
 	}
-	o.pool, o.renewals = r.shared, r.renewals
+	o.pool, o.renewals = r.main, r.renewals
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	return ctx, func() { cancel(); s.leave() }, o, nil
 }
@@ -198,16 +198,16 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	return found, true, nil
 }
 
-// user takes turns for the shared connections: a view's calls, or its renewals of leases whose rows are locked, which so do not wait behind its calls.
+// user takes turns for the main connections: a view's calls, or its renewals of leases whose rows are locked, which so do not wait behind its calls.
 type user struct {
 	view   *Store
 	renews bool
 }
 
-// errNoPlace: calls have had all shared connections for as long as a renewal waits for a locked row.
+// errNoPlace: calls have had all main connections for as long as a renewal waits for a locked row.
 var errNoPlace = errors.New("calls use all connections, and the row of the lease is locked")
 
-// takePlace waits for a shared connection. A renewal waits for it no longer than for a row, because the answer for the view's other leases waits, too.
+// takePlace waits for a main connection. A renewal waits for it no longer than for a row, because the answer for the view's other leases waits, too.
 func (o *operation) takePlace(ctx context.Context) error {
 	if !o.renews {
 		return o.places.Enter(ctx, user{view: o.Store})

@@ -60,11 +60,11 @@ type Config struct {
 }
 
 // Space is what the stores of one process share: the connections, the listener, the renewals, the notifier, and what is known of the
-// server. Each store that it opens is a view: see [Store]. Views take the shared connections in turn, so a view with many calls delays a call of
+// server. Each store that it opens is a view: see [Store]. Views take the main connections in turn, so a view with many calls delays a call of
 // another one by what runs then, and by a statement of each view that waits. A renewal that waits for the locked row of its lease has a turn of its own.
 type Space struct {
 	config Config
-	pool   *pgxpool.Config // for the shared connections
+	pool   *pgxpool.Config // for the main connections
 	lane   *pgxpool.Config // for the renewals' connection
 	server *server
 	direct *server // for the listener's connection; nil: the same as server
@@ -87,7 +87,7 @@ type Space struct {
 	stopped bool
 
 	views        instances.Running
-	places       *fair.Places[user] // on the shared connections
+	places       *fair.Places[user] // on the main connections
 	lockedRows   lockedRows
 	clock        clock
 	primaries    primaries
@@ -117,9 +117,9 @@ type state struct {
 }
 
 type running struct {
-	shared, renewals *pgxpool.Pool
-	cancel           context.CancelFunc
-	ended            sync.WaitGroup
+	main, renewals *pgxpool.Pool
+	cancel         context.CancelFunc
+	ended          sync.WaitGroup
 }
 
 var _ store.Space = (*Space)(nil)
@@ -171,7 +171,7 @@ func NewSpace(config Config) (*Space, error) {
 	return s, nil
 }
 
-// complete sets the defaults and checks the configuration. It returns the number of shared connections.
+// complete sets the defaults and checks the configuration. It returns the number of main connections.
 func (c *Config) complete() (conns int, err error) {
 	if c.MaxConns == 0 {
 		c.MaxConns = defaultMaxConns
@@ -230,13 +230,13 @@ func (s *Space) Start(context.Context) error {
 	ctx, cancel := context.WithCancel(context.Background()) // Start's ctx limits Start only
 	r := &running{cancel: cancel}
 	var err error
-	if r.shared, err = pgxpool.NewWithConfig(ctx, s.pool); err != nil {
+	if r.main, err = pgxpool.NewWithConfig(ctx, s.pool); err != nil {
 		cancel()
 		return err
 	}
 	if r.renewals, err = pgxpool.NewWithConfig(ctx, s.lane); err != nil {
 		cancel()
-		r.shared.Close()
+		r.main.Close()
 		return err
 	}
 	s.started = r
@@ -269,7 +269,7 @@ func (s *Space) Stop() {
 	}
 	r.cancel()
 	r.ended.Wait()
-	r.shared.Close()
+	r.main.Close()
 	r.renewals.Close()
 }
 

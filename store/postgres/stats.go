@@ -10,7 +10,7 @@ import (
 )
 
 // Stats counts the contents of the database, by one statement that reads every lock. All callers together
-// use one shared connection, because acquires need the others.
+// use one main connection, because acquires need the others.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	ctx, cancel, o, err := s.begin(ctx, "stats")
 	if err != nil {

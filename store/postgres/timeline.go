@@ -255,7 +255,7 @@ func (s *Space) leaveOld() {
 	r := s.started
 	s.mu.Unlock()
 	if r != nil {
-		r.shared.Reset()
+		r.main.Reset()
 		r.renewals.Reset()
 		s.listener.leave()
 	}

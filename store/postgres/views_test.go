@@ -253,7 +253,7 @@ func TestNewsReachTheRightView(t *testing.T) {
 	}
 }
 
-// TestAFloodOfAViewLetsOthersRenew: a view whose calls use all shared connections does not delay the renewals of another one.
+// TestAFloodOfAViewLetsOthersRenew: a view whose calls use all main connections does not delay the renewals of another one.
 func TestAFloodOfAViewLetsOthersRenew(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -286,7 +286,7 @@ func TestAFloodOfAViewLetsOthersRenew(t *testing.T) {
 	work.Wait()
 }
 
-// TestAFloodOfAViewDelaysOthersByAStatement: while many calls of a view wait for the only shared connection, one of another view waits for the statement
+// TestAFloodOfAViewDelaysOthersByAStatement: while many calls of a view wait for the only main connection, one of another view waits for the statement
 // that runs, and not for those that came before it. The calls of a view that wait end with their ctx, and take no connection from the others.
 // Proves: threat flood
 func TestAFloodOfAViewDelaysOthersByAStatement(t *testing.T) {
@@ -329,7 +329,7 @@ func TestAFloodOfAViewDelaysOthersByAStatement(t *testing.T) {
 	want(t, acquire(t, quiet, askFor("l", leaseQuiet)), store.Granted)
 }
 
-// TestAFloodOfAViewLetsLockedLeasesBeRenewed: a view floods the only shared connection, and another session keeps the leases of two views locked. Their renewals
+// TestAFloodOfAViewLetsLockedLeasesBeRenewed: a view floods the only main connection, and another session keeps the leases of two views locked. Their renewals
 // wait for a turn beside the calls, and not behind those of the flood. So neither the flooding view nor the other one loses its lease.
 // Proves: threat flood
 func TestAFloodOfAViewLetsLockedLeasesBeRenewed(t *testing.T) {
