@@ -98,7 +98,7 @@ func (i *Issuer) Renew(ctx context.Context) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reading the webhook's configuration %s: %w", configurationName, err)
 	}
 
-	if ca.pair == nil || !ca.pair.Leaf.IsCA || left(ca.pair.Leaf) < authorityLife/3 {
+	if ca.pair == nil || !ca.pair.Leaf.IsCA || validFor(ca.pair.Leaf) < authorityLife/3 {
 		if err := i.issue(ctx, &ca, authorityLife, nil); err != nil {
 			return time.Time{}, err
 		}
@@ -115,7 +115,7 @@ func (i *Issuer) Renew(ctx context.Context) (time.Time, error) {
 
 	settled := switched || slices.ContainsFunc(known, ca.pair.Leaf.Equal) && age(ca.pair.Leaf) >= overlap
 	switch {
-	case !i.serves(certificate.pair, trusted), settled && (!switched || left(certificate.pair.Leaf) < certificateLife/3):
+	case !i.serves(certificate.pair, trusted), settled && (!switched || validFor(certificate.pair.Leaf) < certificateLife/3):
 		if err := i.issue(ctx, &certificate, certificateLife, ca.pair); err != nil {
 			return time.Time{}, err
 		}
@@ -123,9 +123,9 @@ func (i *Issuer) Renew(ctx context.Context) (time.Time, error) {
 	return certificate.pair.Leaf.NotAfter, nil
 }
 
-// left is how long a certificate is still valid, and age how long ago it was made.
-func left(c *x509.Certificate) time.Duration { return time.Until(c.NotAfter) }
-func age(c *x509.Certificate) time.Duration  { return time.Since(c.NotBefore) - early }
+// validFor is how long a certificate is still valid, and age how long ago it was made.
+func validFor(c *x509.Certificate) time.Duration { return time.Until(c.NotAfter) }
+func age(c *x509.Certificate) time.Duration      { return time.Since(c.NotBefore) - early }
 
 // host is the name by which API servers call the webhook.
 func (i *Issuer) host() string { return injectorName + "." + i.Namespace + ".svc" }
@@ -230,7 +230,7 @@ func (c configuration) trusted() []*x509.Certificate {
 				break
 			}
 			ca, err := x509.ParseCertificate(block.Bytes)
-			if err == nil && left(ca) > 0 && !slices.ContainsFunc(found, ca.Equal) {
+			if err == nil && validFor(ca) > 0 && !slices.ContainsFunc(found, ca.Equal) {
 				found = append(found, ca)
 			}
 		}

@@ -64,7 +64,7 @@ func limit(wait int64) time.Duration {
 // lock gets one lock, for the session or on a lease of its own, uses it and releases it.
 func (c *client) lock(ctx context.Context, byTTL bool) {
 	key := c.key()
-	if !tried(key) {
+	if !onlyTried(key) {
 		c.lockFor(ctx, want{key: key, wait: c.wait(), byTTL: byTTL})
 		return
 	}
@@ -199,12 +199,12 @@ func (c *client) several(ctx context.Context) {
 		if c.oneOf(8) {
 			key = Key(firstAffine(c.cfg.Keys) + c.rng.IntN(affineInUse))
 		}
-		if !slices.Contains(req.Keys, key) && (isAffine(c.cfg.Keys, key) || !tried(key)) {
+		if !slices.Contains(req.Keys, key) && (isAffine(c.cfg.Keys, key) || !onlyTried(key)) {
 			req.Keys = append(req.Keys, key)
 		}
 	}
 	switch req.Wait = c.wait(); {
-	case tried(req.Keys[0]):
+	case onlyTried(req.Keys[0]):
 		req.Wait = 0
 	case req.Wait < 0 && !c.oneOf(3):
 		req.Wait = 50

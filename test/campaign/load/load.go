@@ -64,7 +64,7 @@ func isRush() bool { return history.Now()/int64(time.Second)%5 == 0 }
 
 // Locks are used in different ways, by their numbers. For every fourth nobody waits: who
 // does not get it tries again, so that several want it in the moment in which it is free.
-func tried(key string) bool { return keyNumber(key)%4 == 3 }
+func onlyTried(key string) bool { return keyNumber(key)%4 == 3 }
 
 // Every fourth is mostly held for long, up to some TTLs.
 func heldLong(key string) bool { return keyNumber(key)%4 == 2 }
