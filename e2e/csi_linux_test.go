@@ -57,12 +57,18 @@ func serverUser() int {
 // startPlugin starts `locksidecar csi` on a folder, in which an earlier one may have run.
 func startPlugin(t *testing.T, dir string, patience time.Duration) *plugin {
 	t.Helper()
+	return startPluginFor(t, dir, patience, serverUser())
+}
+
+// startPluginFor starts a plugin for a server of another user.
+func startPluginFor(t *testing.T, dir string, patience time.Duration, user int) *plugin {
+	t.Helper()
 	for _, path := range []string{"/k", "/k/plugins_registry", "/k/pods", "/k/pods/of-others"} {
 		if err := os.MkdirAll(dir+path, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p := &plugin{dir: dir, user: serverUser()}
+	p := &plugin{dir: dir, user: user}
 	p.sidecar = &sidecar{t: t, log: &logBuffer{}, ended: make(chan struct{}), socket: dir + "/k/plugins_registry/csi.locksidecar.dev-reg.sock"}
 	p.cmd = exec.Command(binary, "csi", "--folder", string(p.folder()), "--kubelet", dir+"/k", "--node", "node-1",
 		"--user", fmt.Sprint(p.user), "--patience", patience.String())
@@ -461,7 +467,7 @@ func TestFolderIsPrivate(t *testing.T) {
 		mode  os.FileMode
 		owner int
 	}{
-		string(f): {0o710, 0}, f.Volumes(): {0o750, 0}, filepath.Dir(f.Pod(v.key())): {0o710, 0}, f.Server(): {0o700, p.user},
+		string(f): {0o710, 0}, f.Volumes(): {0o750, 0}, filepath.Dir(f.Pod(v.key())): {0o710, 0}, f.Server(p.user): {0o700, p.user},
 		f.Pod(v.key()): {0o755, p.user}, f.Volumes() + "/" + string(v.key()) + ".json": {0o640, 0},
 	} {
 		info, err := os.Lstat(path)

@@ -44,19 +44,20 @@ func nodeFolder(t *testing.T) string {
 }
 
 // startNode starts a lock server, as the user without rights that it has on a node, and waits until it serves all pods.
-func startNode(t *testing.T, p *plugin, o options) *lockServer {
+func startNode(t *testing.T, p *plugin, o options, env ...string) *lockServer {
 	t.Helper()
-	s := launchNode(t, p, o)
+	s := launchNode(t, p, o, env...)
 	s.await("the lock server", func() bool { return strings.Contains(s.log.String(), `"msg":"ready"`) })
 	return s
 }
 
-func launchNode(t *testing.T, p *plugin, o options) *lockServer {
+func launchNode(t *testing.T, p *plugin, o options, env ...string) *lockServer {
 	t.Helper()
 	admin := freeAddress(t)
 	s := &lockServer{&sidecar{t: t, log: &logBuffer{}, ended: make(chan struct{}), socket: string(p.folder())}, admin}
 	s.cmd = exec.Command(binary, "node")
 	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_LOG_LEVEL=debug", "LOCKSIDECAR_NODE_FOLDER="+string(p.folder()), "LOCKSIDECAR_ADMIN_ADDR="+admin)
+	s.cmd.Env = append(s.cmd.Env, env...)
 	for name, value := range o {
 		s.cmd.Env = append(s.cmd.Env, "LOCKSIDECAR_"+name+"="+value)
 	}
@@ -67,6 +68,17 @@ func launchNode(t *testing.T, p *plugin, o options) *lockServer {
 	}
 	s.run()
 	return s
+}
+
+// servers runs a test on each store that several processes share.
+func servers(t *testing.T, test func(t *testing.T, o options)) {
+	t.Helper()
+	stores(t, func(t *testing.T, o options) {
+		if o["STORE_URL"] == "memory://" {
+			t.Skip("two processes have no locks in common")
+		}
+		test(t, o)
+	})
 }
 
 // admit lets the server's user reach the database's socket.
@@ -126,7 +138,7 @@ func (s *lockServer) get(path string) (status int, body string) {
 func TestNodeKeepsPodsApart(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
-		p, s := rooted(t, o.with(options{"TTL": "60s"}))
+		p, s := rooted(t, o.with(options{"TTL": "60s", "DRAIN_TIMEOUT": "1s"}))
 		web, next, pay := p.volume("shop", "web-0"), p.volume("shop", "web-1"), p.volume("pay", "web-0")
 		for _, v := range []podVolume{web, next, pay} {
 			v.publish()
@@ -236,7 +248,7 @@ func TestKilledNode(t *testing.T) {
 		t.Errorf("granted %s after the restart, want at most %s", took, limit)
 	}
 	web.app().acquire("again", "")
-	runs, err := filepath.Glob(p.folder().Server() + "/*.lock")
+	runs, err := filepath.Glob(p.folder().Server(p.user) + "/*.lock")
 	if err != nil || len(runs) != 2 {
 		t.Errorf("runs: %v, %v", runs, err)
 	}
@@ -246,69 +258,70 @@ func TestKilledNode(t *testing.T) {
 // goes on over the change: calls for an old session come to the new run, and reach the old one.
 func TestNodeUpgrade(t *testing.T) {
 	t.Parallel()
-	o, _ := onPostgres(t)
-	o = o.with(options{"TTL": "60s"})
-	p, old := rooted(t, o)
-	web, pay := p.volume("shop", "web-0"), p.volume("pay", "web-0")
-	web.publish()
-	pay.publish()
-	holder := web.app()
-	token := holder.acquire("by connection", "")
-	session := openSession(t, web.socket(), "")
-	before := web.app()
-	inSession := before.acquire("by session", "", session.joins())
-	idle := pay.app()
-	idle.acquire("of pay", "")
-	idle.call("GET", "/v1", "").want(200, "")
+	servers(t, func(t *testing.T, o options) {
+		o = o.with(options{"TTL": "60s"})
+		p, old := rooted(t, o)
+		web, pay := p.volume("shop", "web-0"), p.volume("pay", "web-0")
+		web.publish()
+		pay.publish()
+		holder := web.app()
+		token := holder.acquire("by connection", "")
+		session := openSession(t, web.socket(), "")
+		before := web.app()
+		inSession := before.acquire("by session", "", session.joins())
+		idle := pay.app()
+		idle.acquire("of pay", "")
+		idle.call("GET", "/v1", "").want(200, "")
 
-	fresh := startNode(t, p, o)
-	if status, body := fresh.get("/readyz"); status != 200 {
-		t.Errorf("ready: %d %s", status, body)
-	}
-	// Both runs live, so neither has reaped the other's leases.
-	holder.call("PATCH", lockPath("by connection"), fmt.Sprintf(`{"token":%d}`, token)).want(200, "")
-	late := web.app()
-	late.call("PUT", lockPath("by connection"), "").want(423, "held")
-	late.acquire("fresh", "")
+		fresh := startNode(t, p, o)
+		if status, body := fresh.get("/readyz"); status != 200 {
+			t.Errorf("ready: %d %s", status, body)
+		}
+		// Both runs live, so neither has reaped the other's leases.
+		holder.call("PATCH", lockPath("by connection"), fmt.Sprintf(`{"token":%d}`, token)).want(200, "")
+		late := web.app()
+		late.call("PUT", lockPath("by connection"), "").want(423, "held")
+		late.acquire("fresh", "")
 
-	old.signal(syscall.SIGTERM)
-	old.await("the old run to leave", func() bool { return strings.Contains(old.log.String(), "another run serves this pod") })
-	// The pool: a new connection, the old session.
-	pooled := web.app()
-	if again := pooled.call("PATCH", lockPath("by session"), fmt.Sprintf(`{"token":%d}`, inSession), session.joins()); again.status != 200 {
-		t.Errorf("passed on: %d %s", again.status, again.body)
-	}
-	second := pooled.acquire("by session, after the change", `{"data":{"code":"session_ended"}}`, session.joins())
-	pooled.call("PUT", lockPath("by connection"), "", session.joins()).want(423, "held")
-	pooled.call("GET", "/v1/locks?scope=session", "", session.joins()).want(200, "")
-	web.app().call("PUT", lockPath("x"), "", "Lock-Session: no-such-session").want(410, "session_ended")
-	pay.app().call("PATCH", lockPath("by session"), fmt.Sprintf(`{"token":%d}`, inSession), session.joins()).want(410, "session_ended")
+		old.signal(syscall.SIGTERM)
+		old.await("the old run to leave", func() bool { return strings.Contains(old.log.String(), "another run serves this pod") })
+		// The pool: a new connection, the old session.
+		pooled := web.app()
+		if again := pooled.call("PATCH", lockPath("by session"), fmt.Sprintf(`{"token":%d}`, inSession), session.joins()); again.status != 200 {
+			t.Errorf("passed on: %d %s", again.status, again.body)
+		}
+		second := pooled.acquire("by session, after the change", `{"data":{"code":"session_ended"}}`, session.joins())
+		pooled.call("PUT", lockPath("by connection"), "", session.joins()).want(423, "held")
+		pooled.call("GET", "/v1/locks?scope=session", "", session.joins()).want(200, "")
+		web.app().call("PUT", lockPath("x"), "", "Lock-Session: no-such-session").want(410, "session_ended")
+		pay.app().call("PATCH", lockPath("by session"), fmt.Sprintf(`{"token":%d}`, inSession), session.joins()).want(410, "session_ended")
 
-	// A waiter of the new run gets what the old one releases.
-	waiter := web.app()
-	waiter.send("PUT", lockPath("by connection"), `{"wait_ms":-1}`)
-	// A caller of a passed-on call leaves: its wait ends, and it gets nothing later.
-	leaver := web.app()
-	leaver.send("PUT", lockPath("fresh"), `{"wait_ms":-1}`, session.joins())
-	leaver.close()
-	holder.release("by connection", token)
-	waiter.read("PUT", lockPath("by connection")).granted()
-	pooled.release("by session", inSession, session.joins())
-	pooled.release("by session, after the change", second, session.joins())
-	select {
-	case <-old.ended:
-		t.Error("the old run ended while a pod held a lock")
-	default:
-	}
-	idle.close()
-	if code := old.wait(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	late.call("GET", "/v1/locks?scope=session", "").want(200, "")
-	web.app().acquire("after", "")
-	if runs, err := filepath.Glob(p.folder().Server() + "/*.lock"); err != nil || len(runs) != 1 {
-		t.Errorf("runs: %v, %v", runs, err)
-	}
+		// A waiter of the new run gets what the old one releases.
+		waiter := web.app()
+		waiter.send("PUT", lockPath("by connection"), `{"wait_ms":-1}`)
+		// A caller of a passed-on call leaves: its wait ends, and it gets nothing later.
+		leaver := web.app()
+		leaver.send("PUT", lockPath("fresh"), `{"wait_ms":-1}`, session.joins())
+		leaver.close()
+		holder.release("by connection", token)
+		waiter.read("PUT", lockPath("by connection")).granted()
+		pooled.release("by session", inSession, session.joins())
+		pooled.release("by session, after the change", second, session.joins())
+		select {
+		case <-old.ended:
+			t.Error("the old run ended while a pod held a lock")
+		default:
+		}
+		idle.close()
+		if code := old.wait(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		late.call("GET", "/v1/locks?scope=session", "").want(200, "")
+		web.app().acquire("after", "")
+		if runs, err := filepath.Glob(p.folder().Server(p.user) + "/*.lock"); err != nil || len(runs) != 1 {
+			t.Errorf("runs: %v, %v", runs, err)
+		}
+	})
 }
 
 // TestNodeDrainsABusyPod: a pod that always holds some lock gets nothing more from the old run at last, releases, and loses nothing.
@@ -338,7 +351,8 @@ func TestNodeDrainsABusyPod(t *testing.T) {
 // TestNodeThatCannotServe: a second run that does not reach the store takes nothing over.
 func TestNodeThatCannotServe(t *testing.T) {
 	t.Parallel()
-	p, _ := rooted(t, options{"STORE_URL": "memory://"})
+	o, _ := onPostgres(t)
+	p, first := rooted(t, o)
 	web := p.volume("shop", "web-0")
 	web.publish()
 	holder := web.app()
@@ -358,9 +372,10 @@ func TestNodeThatCannotServe(t *testing.T) {
 	web.app().call("PUT", lockPath("k"), "").want(423, "held")
 
 	// A second run that has taken over and ends, as when an update is taken back: the first one takes its paths again.
-	other := startNode(t, p, options{"STORE_URL": "memory://"})
-	web.app().acquire("k", "")
+	other := startNode(t, p, o)
+	web.app().call("PUT", lockPath("k"), "").want(423, "held")
 	other.kill()
+	first.await("the first run to take the path again", func() bool { return len(first.logged("the pod's socket was missing, and is made again")) > 0 })
 	eventually(t, "the first run to serve again", func() bool {
 		a, err := tryDial(t, web.socket())
 		if err != nil {
@@ -372,6 +387,76 @@ func TestNodeThatCannotServe(t *testing.T) {
 	last := p.volume("shop", "web-2")
 	last.publish()
 	last.app().call("PUT", lockPath("k"), "").want(423, "held")
+}
+
+// TestNodeWithLocksElsewhere: a second run on another database serves nobody while the first one lives, because the pods would get the same locks from both.
+func TestNodeWithLocksElsewhere(t *testing.T) {
+	t.Parallel()
+	o, _ := onPostgres(t)
+	elsewhere, _ := onPostgres(t)
+	p, one := rooted(t, o.with(options{"TTL": "60s"}))
+	web := p.volume("shop", "web-0")
+	web.publish()
+	holder := web.app()
+	holder.acquire("k", "")
+	other := launchNode(t, p, elsewhere)
+	other.await("the reason", func() bool {
+		return len(other.logged("the locks of the server that serves the pods now are elsewhere")) == 1
+	})
+	if status, _ := other.get("/readyz"); status != 503 {
+		t.Errorf("ready: %d", status)
+	}
+	web.app().call("PUT", lockPath("k"), "").want(423, "held")
+	late := p.volume("shop", "web-1")
+	late.publish()
+	late.app().call("PUT", lockPath("k"), "").want(423, "held")
+	one.kill()
+	other.await("the second run to serve", func() bool { return strings.Contains(other.log.String(), `"msg":"ready"`) })
+	web.app().acquire("k", "")
+}
+
+// TestGreedyPod: one pod that holds more locks than the memory has room for is refused, and the others of its node go on.
+// Proves: threat flood, threat other pod
+func TestGreedyPod(t *testing.T) {
+	t.Parallel()
+	p := startPlugin(t, nodeFolder(t), patience)
+	s := startNode(t, p, options{"STORE_URL": "memory://"}, "GOMEMLIMIT=64MiB")
+	greedy, quiet := p.volume("shop", "greedy"), p.volume("pay", "quiet")
+	greedy.publish()
+	quiet.publish()
+	taker, other := greedy.app(), quiet.app()
+	other.acquire("before", "")
+	const most = 100_000 // locks, which take twice the memory
+	refused := false
+	for n := 0; n < most && !refused; n += 100 {
+		keys := make([]string, 100)
+		for i := range keys {
+			keys[i] = fmt.Sprint(strings.Repeat("k", 200), n+i)
+		}
+		body, err := json.Marshal(map[string]any{"keys": keys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ans := taker.call("POST", "/v1/locks", string(body))
+		if refused = ans.status != 200; refused {
+			ans.want(429, "limit")
+		}
+	}
+	if !refused {
+		t.Fatal("the greedy pod is not refused")
+	}
+	for i := range 10 {
+		other.acquire(fmt.Sprint("during ", i), "")
+	}
+	quiet.app().acquire("by a new connection", "")
+	greedy.app().call("PUT", lockPath("more"), "").want(429, "limit")
+	taker.close()
+	eventually(t, "the greedy pod has let go, and gets locks again", func() bool {
+		a := greedy.app()
+		defer a.close()
+		return a.call("PUT", lockPath("again"), "").status == 200
+	})
+	s.noErrors()
 }
 
 // TestNodeSharesConnections: all pods share the connections to the store. A file that is bad later takes nothing from them, nor from a new pod.
@@ -438,25 +523,64 @@ func TestNodeOpensWithoutStore(t *testing.T) {
 // TestUnpublishInBothRuns: the end of a pod ends its sessions in every run that has some.
 func TestUnpublishInBothRuns(t *testing.T) {
 	t.Parallel()
-	o, db := onPostgres(t)
-	o = o.with(options{"TTL": "60s"})
-	p, old := rooted(t, o)
+	servers(t, func(t *testing.T, o options) {
+		o = o.with(options{"TTL": "60s"})
+		p, old := rooted(t, o)
+		web := p.volume("shop", "web-0")
+		web.publish()
+		web.app().acquire("in the old", "")
+		startNode(t, p, o)
+		old.signal(syscall.SIGTERM)
+		old.await("the old run to leave", func() bool { return strings.Contains(old.log.String(), "another run serves this pod") })
+		web.app().acquire("in the new", "")
+		web.unpublish()
+		if code := old.wait(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		web.leavesNothing()
+		// Neither lock is left: a pod of the same namespace gets both, long before a lease ends.
+		after := p.volume("shop", "web-1")
+		after.publish()
+		next := after.app()
+		next.acquire("in the old", `{"wait_ms":10000}`, "Cache-Control: no-cache")
+		next.acquire("in the new", `{"wait_ms":10000}`, "Cache-Control: no-cache")
+		// A pod that is published during the drain is the new run's.
+		web.publish()
+		web.app().acquire("again", "")
+	})
+}
+
+// TestNodeAsAnotherUser: after a change of the user, a server serves the pods that were published before.
+func TestNodeAsAnotherUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start processes of two users")
+	}
+	o, _ := onPostgres(t)
+	p, old := rooted(t, o.with(options{"TTL": "60s", "DRAIN_TIMEOUT": "1s"}))
 	web := p.volume("shop", "web-0")
 	web.publish()
-	web.app().acquire("in the old", "")
-	startNode(t, p, o)
-	old.signal(syscall.SIGTERM)
-	old.await("the old run to leave", func() bool { return strings.Contains(old.log.String(), "another run serves this pod") })
-	web.app().acquire("in the new", "")
-	web.unpublish()
-	if code := old.wait(); code != 0 {
-		t.Errorf("exit code %d", code)
+	holder := web.app()
+	holder.acquire("k", "")
+	if code := p.stop(); code != 0 {
+		t.Fatalf("exit code of the plugin: %d", code)
 	}
-	nothingLeft(t, db)
-	web.leavesNothing()
-	// A pod that is published during the drain is the new run's.
-	web.publish()
-	web.app().acquire("again", "")
+	next := startPluginFor(t, p.dir, patience, 1000700001)
+	web.p = next
+	web.publish() // the mounts of a plugin are its own here
+	fresh := startNode(t, next, o)
+	web.app().call("PUT", lockPath("k"), "").want(423, "held")
+	if len(fresh.logged("serving a pod")) != 1 {
+		t.Error("the new server does not serve the pod")
+	}
+	late := next.volume("shop", "web-1")
+	late.publish()
+	late.app().call("PUT", lockPath("k"), "").want(423, "held")
+	holder.close()
+	late.app().acquire("k", `{"wait_ms":10000}`)
+	if code := old.stop(); code != 0 {
+		t.Errorf("exit code: %d", code)
+	}
 }
 
 // TestNodeWithoutPlugin: a server that starts first waits for the folder.

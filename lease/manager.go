@@ -201,6 +201,9 @@ func (m *Manager) Idle() <-chan struct{} {
 	return idle
 }
 
+// Held is the number of locks that sessions hold, and of keys that are kept.
+func (m *Manager) Held() int { return m.holdings.Held() + m.acquirer.KeptKeys() }
+
 // Unused reports whether no session holds a lock, and no call waits for one. Both may change at once, unless Drain was called.
 func (m *Manager) Unused() bool { return m.holdings.Empty() && m.acquirer.Queue.Empty() }
 

@@ -27,7 +27,7 @@ import (
 //
 // Each call has a connection of its own to the other server, which is first asked whether it knows the session. One byte behind the call tells it that
 // the caller has left: the other server ends the call if that is possible, and hands a grant back, also after it has answered. A connection that ends without this byte
-// says nothing: if this server is killed, its caller may have read the answer, and the session keeps the lock.
+// says nothing: if this server is killed, its caller may have read the answer, and the session keeps the lock. It takes a place of its own in the server's room.
 //
 // Event streams are not passed on.
 func (k *call) passedOn() (passed bool, p *wire.Problem) {
@@ -41,8 +41,8 @@ func (k *call) passedOn() (passed bool, p *wire.Problem) {
 	if _, err := k.srv.locks.Session(id); err == nil {
 		return false, nil
 	}
-	others := k.srv.cfg.Others()
-	if len(others) == 0 {
+	others, unseen := k.srv.cfg.Others()
+	if len(others) == 0 && unseen == nil {
 		return false, nil
 	}
 	if k.acquires() {
@@ -51,11 +51,14 @@ func (k *call) passedOn() (passed bool, p *wire.Problem) {
 		}
 	}
 	other, err := k.whoKnows(id, others)
+	err = errors.Join(err, unseen)
 	switch {
 	case other != nil:
 		return k.passTo(other)
 	case k.c.CallerLeft():
 		return false, k.failed(lease.ErrCallerLeft)
+	case errors.Is(err, errNoRoom):
+		return false, wire.Problemf(wire.CodeLimit, "too many connections: a call for a session of the lock server that is being replaced needs one more, and all pods of the node together may have no more")
 	case err != nil: // the session may live, so this is not the answer for one that has ended
 		return false, wire.Problemf(wire.CodeStoreUnavailable, "the lock server that may have this session did not answer: the call was not carried out; repeat it")
 	}
@@ -93,7 +96,7 @@ func (k *call) whoKnows(id string, others []string) (found *otherServer, err err
 	ctx := k.c.BeginCall(context.Background(), true)
 	var errs []error
 	for _, socket := range others {
-		o, err := connect(ctx, socket, k.srv.cfg.Timeouts.PassOn)
+		o, err := connect(ctx, socket, k.srv.cfg.Timeouts.PassOn, k.srv.cfg.Room)
 		if err != nil {
 			errs = append(errs, unlessNobody(err))
 			continue
@@ -180,13 +183,17 @@ type otherServer struct {
 	nc      net.Conn
 	r       *bufio.Reader
 	timeout time.Duration
+	room    *Room
 	once    sync.Once
 }
 
 // callerLeft is the byte that tells another server that the caller has left.
 const callerLeft = "X"
 
-var errNobody = errors.New("nobody listens there")
+var (
+	errNobody = errors.New("nobody listens there")
+	errNoRoom = errors.New("there is no room for a connection")
+)
 
 func unlessNobody(err error) error {
 	if errors.Is(err, errNobody) {
@@ -195,21 +202,32 @@ func unlessNobody(err error) error {
 	return err
 }
 
-// connect connects to a server. Error: errNobody.
-func connect(ctx context.Context, socket string, timeout time.Duration) (*otherServer, error) {
+// connect connects to a server. Errors: errNobody, errNoRoom.
+func connect(ctx context.Context, socket string, timeout time.Duration, room *Room) (*otherServer, error) {
+	if !room.Enter() {
+		return nil, errNoRoom
+	}
 	d := net.Dialer{Timeout: timeout}
 	nc, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		room.Leave()
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		return nil, errNobody
 	case err != nil:
 		return nil, err
 	}
-	return &otherServer{nc: nc, r: bufio.NewReader(nc), timeout: timeout}, nil
+	return &otherServer{nc: nc, r: bufio.NewReader(nc), timeout: timeout, room: room}, nil
 }
 
 // close ends the connection. It says nothing about the caller.
-func (o *otherServer) close() { o.once.Do(func() { _ = o.nc.Close() }) }
+func (o *otherServer) close() {
+	o.once.Do(func() {
+		_ = o.nc.Close()
+		o.room.Leave()
+	})
+}
 
 // handBack tells the other server that the caller has left, and ends the connection.
 func (o *otherServer) handBack() {

@@ -21,7 +21,7 @@ func besideTheOld(t *testing.T) (old, fresh *fixture) {
 	t.Helper()
 	socket := filepath.Join(tempDir(t), "b")
 	old = start(t, func(c *Config) { c.Beside = socket })
-	return old, start(t, func(c *Config) { c.Others = func() []string { return []string{socket} } })
+	return old, start(t, func(c *Config) { c.Others = func() ([]string, error) { return []string{socket}, nil } })
 }
 
 // passing connects to a server as another one does that passes a call on.
@@ -109,7 +109,7 @@ func playOther(t *testing.T, change ...func(*Config)) (*fixture, *other) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ln.Close() })
-	change = append(change, func(c *Config) { c.Others = func() []string { return []string{ln.Addr().String()} } })
+	change = append(change, func(c *Config) { c.Others = func() ([]string, error) { return []string{ln.Addr().String()}, nil } })
 	return start(t, change...), &other{t: t, ln: ln}
 }
 
@@ -262,7 +262,7 @@ func TestMemoryOfPassedOnCalls(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "b")
 	old := start(t, func(c *Config) { c.Beside = socket })
 	f := start(t, func(c *Config) {
-		c.Others = func() []string { return []string{socket} }
+		c.Others = func() ([]string, error) { return []string{socket}, nil }
 		c.MemoryLow = func() bool { return low }
 		c.MaxBodies = 1 << 30
 	})
@@ -284,4 +284,46 @@ func TestMemoryOfPassedOnCalls(t *testing.T) {
 	runtime.KeepAlive(clients)
 	low = true
 	f.dial().do("PUT", "/v1/locks/a", "", joins).want(t, 429, "limit")
+}
+
+// A server that cannot see all others does not know that the session has ended: the call is refused for the moment. One that it sees is still asked.
+// Proves: promise 9
+func TestUnseenOldServers(t *testing.T) {
+	unseen := errors.New("too many open files")
+	f := start(t, func(c *Config) { c.Others = func() ([]string, error) { return nil, unseen } })
+	f.dial().do("PUT", "/v1/locks/a", "", "Lock-Session: of-the-old").want(t, 503, "store_unavailable")
+
+	socket := filepath.Join(tempDir(t), "b")
+	old := start(t, func(c *Config) { c.Beside = socket })
+	f = start(t, func(c *Config) { c.Others = func() ([]string, error) { return []string{socket}, unseen } })
+	_, id := old.explicit()
+	f.dial().do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
+}
+
+// A call that is passed on has two connections, and both count.
+// Proves: threat flood
+func TestPassedOnCallsCountTwice(t *testing.T) {
+	socket := filepath.Join(tempDir(t), "b")
+	old := start(t, func(c *Config) { c.Beside = socket })
+	room := NewRoom(3)
+	f := start(t, func(c *Config) {
+		c.Others = func() ([]string, error) { return []string{socket}, nil }
+		c.Room = room
+	})
+	_, id := old.explicit()
+	joins := "Lock-Session: " + id
+	old.locks.take(t, "taken")
+	one, two := f.dial(), f.dial()
+	two.do("PUT", "/v1/locks/a", "", joins).want(t, 200, "")
+	await.Until(t, "only the two connections count", func() bool { return room.Used() == 2 })
+	one.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, joins)
+	await.Receive(t, old.locks.waiting, "the wait")
+	if used := room.Used(); used != 3 {
+		t.Errorf("%d places are taken, want 3", used)
+	}
+	two.do("PUT", "/v1/locks/b", "", joins).want(t, 429, "limit")
+	_ = one.Close()
+	await.Receive(t, old.locks.abandoned, "the end of the wait")
+	await.Until(t, "its places are free", func() bool { return room.Used() == 1 })
+	two.do("PUT", "/v1/locks/b", "", joins).want(t, 200, "")
 }

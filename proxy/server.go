@@ -45,7 +45,8 @@ type Config struct {
 	// Beside is a socket at which other servers of this user pass calls on; empty: none. Its folder is closed to others.
 	Beside string
 	// Others, if not nil, lists the Beside of other servers of Socket. A call that names a session which this server does not know is passed on to them.
-	Others func() []string
+	// With an error there may be more.
+	Others func() ([]string, error)
 	// Claimed, if not nil, is called when this process has locked the path, before it serves clients.
 	Claimed func()
 	// SocketMode is the socket's file mode.
@@ -330,6 +331,9 @@ func (s *Server) closeListeners() {
 		}
 	}
 }
+
+// Connections is the number of open connections of apps.
+func (s *Server) Connections() int { return s.conns.Apps() }
 
 // TCPAddr is the address of the TCP listener, or nil.
 func (s *Server) TCPAddr() net.Addr { return addrOf(s.tcp) }

@@ -20,7 +20,8 @@ Kubernetes, unless LOCKSIDECAR_NODE_POLICY_FILE maps it. The locks of a pod end 
 
 When another run has taken the sockets over, as in an update, SIGTERM lets this one serve the
 sessions that hold locks until they hold none, at most for LOCKSIDECAR_DRAIN_TIMEOUT, here an
-hour by default. Otherwise it stops as "serve" does.
+hour by default. If none does within 10 s, it stops as "serve" does. A run whose locks would be
+in another database than those of a run that lives waits for the end of that one.
 
 The settings are the variables of "locksidecar serve --help", without those of a socket, TCP,
 the namespace and ALLOW_FORCE. Limits are those of each pod. One pod may have a quarter of the

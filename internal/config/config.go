@@ -157,7 +157,7 @@ func LoadNode(src Source) (Config, []string, error) {
 	// Its sockets are in its folder.
 	cfg, warnings, err := Load(src.With("SOCKET", DefaultSocket))
 	if cfg.Store.Kind == Memory {
-		warnings = append(warnings, Prefix+"STORE_URL is memory://: while this lock server is updated, the old and the new one know nothing of each other's locks, so two apps may hold the same one")
+		warnings = append(warnings, Prefix+"STORE_URL is memory://: another lock server on this node has locks of its own, so while this one is updated, the next one serves nobody until this one has ended")
 	}
 	return cfg, warnings, errors.Join(append(errs, err)...)
 }

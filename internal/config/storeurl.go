@@ -49,6 +49,24 @@ func (u StoreURL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 // Reveal is the whole URL with its password, as read at the start. Only the store may use it.
 func (u StoreURL) Reveal() string { return u.url }
 
+// Place is where the store's locks are, without secrets: the kind of the store with its database or prefix, and its hosts. Two stores with the same one, and
+// a host in common, have the same locks.
+func (u StoreURL) Place() (store string, hosts []string) {
+	within := ""
+	switch u.Kind {
+	case Postgres:
+		within, hosts = postgres.Place(u.url)
+	case Etcd:
+		within, hosts = etcd.Place(u.url)
+	case MySQL:
+		within, hosts = mysql.Place(u.url)
+	case Redis:
+		within, hosts = redis.Place(u.url)
+	case Memory:
+	}
+	return strings.TrimSpace(string(u.Kind) + " " + within), hosts
+}
+
 // maxURLFile limits the size of a file with a URL.
 const maxURLFile = 64 << 10
 

@@ -32,13 +32,8 @@ const (
 // Run serves the kubelet until ctx ends. The volumes stay as they are.
 func Run(ctx context.Context, cfg Config) error {
 	s := &service{Config: cfg}
-	if err := s.Folder.Make(s.User); err != nil {
+	if err := s.Folder.MakeTop(); err != nil {
 		return exitcode.With(exitcode.CannotOpen, fmt.Errorf("--folder: %w", err))
-	}
-	for _, folder := range []string{string(s.Folder), s.Folder.Volumes(), filepath.Dir(s.Folder.Pod("x")), s.Folder.Server()} {
-		if err := relabel(folder); err != nil {
-			s.Log.Warn("cannot label a folder for SELinux: pods may not reach their sockets", "folder", folder, "error", err)
-		}
 	}
 	unlock, err := s.alone(ctx)
 	if err != nil {
@@ -47,6 +42,15 @@ func Run(ctx context.Context, cfg Config) error {
 	defer unlock()
 	if ctx.Err() != nil {
 		return nil
+	}
+	// Not before: the folders may have another user while another plugin serves.
+	if err := s.Folder.Make(s.User); err != nil {
+		return exitcode.With(exitcode.CannotOpen, fmt.Errorf("--folder: %w", err))
+	}
+	for _, folder := range []string{string(s.Folder), s.Folder.Volumes(), filepath.Dir(s.Folder.Pod("x")), s.Folder.Server(s.User)} {
+		if err := relabel(folder); err != nil {
+			s.Log.Warn("cannot label a folder for SELinux: pods may not reach their sockets", "folder", folder, "error", err)
+		}
 	}
 
 	socket := filepath.Join(s.Kubelet, "plugins_registry", Driver+"-reg.sock")

@@ -84,8 +84,11 @@ func (s *service) describe(v hostfolder.Volume) error {
 	defer s.mu.Unlock()
 	// Limits are those of a volume's socket, so a pod has one.
 	published, err := s.Folder.Published()
-	if err != nil {
+	switch {
+	case published == nil:
 		return unfinished("cannot read the published volumes: %v", err)
+	case err != nil: // the volume of another pod must not stop this one
+		s.Log.Warn("cannot read all descriptions of volumes: a second volume of a pod may not be noticed", "error", err)
 	}
 	for k, other := range published {
 		if other.Pod.UID == v.Pod.UID && k != v.Key() {

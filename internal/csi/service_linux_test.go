@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/locksidecar/locksidecar/internal/hostfolder"
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
 
 // A pod has one volume, because each has a socket with limits of its own. Its own publish may be repeated.
@@ -42,6 +45,55 @@ func oneVolumeAPod(t *testing.T, dir string) {
 	}
 	if err := s.describe(volume("one", "u-2")); err != nil {
 		t.Errorf("another pod's: %v", err)
+	}
+}
+
+// A description that cannot be read stops the publish of no other pod.
+func TestUnreadableDescription(t *testing.T) {
+	asRoot(t, unreadableDescription)
+}
+
+func unreadableDescription(t *testing.T, dir string) {
+	t.Helper()
+	s := &service{Config: Config{Folder: hostfolder.Folder(dir + "/h"), User: os.Getuid(), Log: slog.New(slog.DiscardHandler)}}
+	if err := s.Folder.Make(s.User); err != nil {
+		t.Fatal(err)
+	}
+	v := hostfolder.Volume{ID: "one", Target: "/k/pods/u-1/one", Pod: hostfolder.Pod{Namespace: "shop", Name: "web", UID: "u-1"}}
+	bad := s.Folder.Volumes() + "/" + string(hostfolder.KeyOf("bad", "/k")) + ".json"
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.describe(v); err != nil {
+		t.Errorf("another pod's: %v", err)
+	}
+}
+
+// A plugin that waits for the end of another one changes nothing: the folders may have another user while that one serves.
+func TestWaitingPluginChangesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lock, err := os.Create(dir + "/csi.lock") //nolint:gosec // the test's own folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	var log logtest.Log
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Config{Folder: hostfolder.Folder(dir), User: os.Getuid(), Kubelet: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	}()
+	await.Until(t, "the wait", func() bool { return strings.Contains(log.String(), "waiting for its end") })
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	stop()
+	if err := await.Receive(t, ended, "the end"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -3,7 +3,7 @@
 //	FOLDER/            root, and the group of the server may enter
 //	  volumes/KEY.json   who a published volume belongs to: written by csi, read by the servers
 //	  pods/KEY/          the folder that is mounted into the pod; the servers make its socket
-//	  server/            the servers' own: see package instance
+//	  server-USER/       the servers' own: see package instance
 //
 // # Only root writes descriptions
 //
@@ -14,6 +14,11 @@
 //
 // A description is written before the mount, and removed after the unmount. So each mount has a description, also after a crash. A
 // description without a mount is a publish that is half done: the kubelet asks again, or the pod's folder goes and csi removes it.
+//
+// # Another user
+//
+// If the servers get another user, csi gives it the folders of the pods. It gives it nothing that a server has made: root would have to look into a folder
+// in which the old user may make links. So each user has a folder of its own for its servers.
 package hostfolder
 
 import (
@@ -27,6 +32,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -95,14 +101,24 @@ func (f Folder) Socket(k Key) string { return filepath.Join(f.Pod(k), Socket) }
 // Volumes is the folder of the descriptions.
 func (f Folder) Volumes() string { return filepath.Join(string(f), "volumes") }
 
-// Server is the folder of the servers.
-func (f Folder) Server() string { return filepath.Join(string(f), "server") }
+// Server is the folder of the servers of a user.
+func (f Folder) Server(user int) string {
+	return filepath.Join(string(f), "server-"+strconv.Itoa(user))
+}
 
 func (f Folder) description(k Key) string {
 	return filepath.Join(f.Volumes(), string(k)+descriptionEnd)
 }
 
-// Make makes the folders for a server of this user and group.
+// MakeTop makes the folder itself, for root alone, if it is not there.
+func (f Folder) MakeTop() error {
+	if err := os.Mkdir(string(f), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// Make makes the folders for a server of this user and group, and gives it the folders of the pods that are published. No other process may do so meanwhile.
 func (f Folder) Make(user int) error {
 	for _, one := range []struct {
 		path  string
@@ -112,13 +128,21 @@ func (f Folder) Make(user int) error {
 		{string(f), 0o710, 0},
 		{f.Volumes(), 0o750, 0},
 		{filepath.Join(string(f), "pods"), 0o710, 0},
-		{f.Server(), 0o700, user},
 	} {
 		if err := makeFolder(one.path, one.mode, one.owner, user); err != nil {
 			return err
 		}
 	}
-	return nil
+	pods, err := os.ReadDir(filepath.Dir(f.Pod("x")))
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		if err := f.MakePod(Key(pod.Name()), user); err != nil {
+			return err
+		}
+	}
+	return makeFolder(f.Server(user), 0o700, user, user) // last: then a server may begin
 }
 
 // MakePod makes the folder of a pod. Every user may enter it: the mount is the boundary, and the pod's users may be mapped.

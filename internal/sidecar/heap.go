@@ -45,23 +45,30 @@ var startHeapFloor = sync.OnceFunc(func() {
 })
 
 // memoryLow reports whether the live memory is more than three quarters of the limit, which is GOMEMLIMIT. Then the collector works ever harder, and a
-// container that is not much larger would be killed, with all its locks. Each collection counts anew, and near the limit
-// they follow each other closely.
+// container that is not much larger would be killed, with all its locks.
 func memoryLow(limit int64, log *slog.Logger) func() bool {
-	var low atomic.Bool
+	return liveAbove(limit/4*3, func(now bool, used uint64) {
+		if now {
+			log.Warn("memory is nearly used up: no locks, sessions and event streams are granted until some is free", "live_bytes", used, "setting", "GOMEMLIMIT", "limit_bytes", limit)
+		} else {
+			log.Info("memory is free again")
+		}
+	})
+}
+
+// liveAbove reports whether the live memory is above a mark, and calls changed when that changes. Each collection counts anew, and near GOMEMLIMIT
+// they follow each other closely.
+func liveAbove(mark int64, changed func(now bool, used uint64)) func() bool {
+	var above atomic.Bool
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	afterEachCollection(func() {
 		metrics.Read(live)
 		used := live[0].Value.Uint64() + live[1].Value.Uint64()
-		switch now := used > uint64(limit)/4*3; {
-		case now == low.Swap(now):
-		case now:
-			log.Warn("memory is nearly used up: no locks, sessions and event streams are granted until some is free", "live_bytes", used, "setting", "GOMEMLIMIT", "limit_bytes", limit)
-		default:
-			log.Info("memory is free again")
+		if now := used > uint64(mark); now != above.Swap(now) {
+			changed(now, used)
 		}
 	})
-	return low.Load
+	return above.Load
 }
 
 // percentFor is the growth for a number of live bytes. It is a multiple of a step, because each change stops

@@ -23,19 +23,20 @@ type inheritance struct {
 	reaping map[leftover]bool
 }
 
-// leftover is what a run has left for a pod.
+// leftover is a note that a run has left.
 type leftover struct {
-	run *instance.Ended
-	pod string
+	run  *instance.Ended
+	note string
 }
 
-// take takes what runs have left that have ended since, and reports whether others live.
+// take takes what runs have left that have ended since, and reports whether others live. If that cannot be seen, they may.
 func (in *inheritance) take(run *instance.Run) (rivals bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	names, err := run.Others()
 	if err != nil {
 		in.log.Warn("cannot see what other runs have left: their leases end by themselves", "error", err)
+		rivals = true
 	}
 	for _, name := range names {
 		if slices.ContainsFunc(in.runs, func(e *instance.Ended) bool { return e.Name == name }) {
@@ -45,9 +46,9 @@ func (in *inheritance) take(run *instance.Run) (rivals bool) {
 		if err != nil {
 			in.log.Warn("cannot read all that another run has left: those leases end by themselves", "run", name, "error", err)
 		}
-		rivals = rivals || lives
+		rivals = rivals || lives || ended == nil && err != nil
 		if ended != nil {
-			in.log.Info("another run did not stop cleanly; revoking its leases", "run", name, "pods", len(ended.Left))
+			in.log.Info("another run did not stop cleanly; revoking its leases", "run", name, "instances", len(ended.Left))
 			in.runs = append(in.runs, ended)
 		}
 	}
@@ -79,10 +80,11 @@ func (in *inheritance) of(k hostfolder.Key, namespace string) (instances []strin
 	defer in.mu.Unlock()
 	var mine []leftover
 	for _, run := range in.runs {
-		one := leftover{run, string(k)}
-		if n, ok := run.Left[string(k)]; ok && n.Namespace == namespace && !in.reaping[one] {
-			instances, mine = append(instances, n.Instance), append(mine, one)
-			in.begin(one)
+		for note, n := range run.Left {
+			if one := (leftover{run, note}); n.Pod == string(k) && n.Namespace == namespace && !in.reaping[one] {
+				instances, mine = append(instances, n.Instance), append(mine, one)
+				in.begin(one)
+			}
 		}
 	}
 	return instances, func() { in.reaped(mine) }, func() { in.giveUp(mine) }
@@ -107,7 +109,7 @@ func (in *inheritance) reaped(all []leftover) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, one := range all {
-		if err := one.run.Reaped(one.pod); err != nil {
+		if err := one.run.Reaped(one.note); err != nil {
 			in.log.Warn("cannot record that the leases of an earlier run are reaped", "error", err)
 		}
 		delete(in.reaping, one)
@@ -119,8 +121,8 @@ func (in *inheritance) rest() (all []leftover, noted []instance.Noted) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, run := range in.runs {
-		for pod, n := range run.Left {
-			if one := (leftover{run, pod}); !in.reaping[one] {
+		for note, n := range run.Left {
+			if one := (leftover{run, note}); !in.reaping[one] {
 				in.begin(one)
 				all, noted = append(all, one), append(noted, n)
 			}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -33,12 +34,15 @@ const (
 	podShare = 4
 	// lookPause is the longest time between two looks at the folder. The system reports changes; this is for reports that are lost.
 	lookPause = 5 * time.Second
-	// successorPatience is how long a run that is stopped waits for another living one to take its paths. It is more than lookPause.
-	successorPatience = 7 * time.Second
+	// successorPatience is how long a run that is stopped goes on as before, until another one takes its paths. The pod of the next one may have to be made first.
+	// It is more than lookPause.
+	successorPatience = 10 * time.Second
 	// aloneDrain is the longest drain without a successor: until it is over, the pods get no new locks.
 	aloneDrain = 25 * time.Second
 	// readyPatience is how long a pod's socket waits until the pod can have locks.
 	readyPatience = 5 * time.Second
+	// elsewherePause is the pause between two looks for a run whose locks are elsewhere.
+	elsewherePause = time.Second
 	// folderPause is the pause between two looks for a folder that csi has not made yet.
 	folderPause = 200 * time.Millisecond
 )
@@ -54,7 +58,7 @@ const (
 // the pod holds no locks there and waits for none, at the latest after the drain timeout. Calls on new connections that name a session of the
 // old run are passed on to it.
 //
-// A run that is stopped resigns, so that another living one may take its paths. If none has taken a path, the stop is that of a sidecar: no new locks, and a
+// A run that is stopped resigns, so that another one may take its paths. If none has taken a path after a while, the stop is that of a sidecar: no new locks, and a
 // short wait for the held ones.
 type node struct {
 	Options
@@ -67,7 +71,7 @@ type node struct {
 	space  store.Space
 	beat   lease.Beat
 	room   *proxy.Room
-	memory func() bool
+	memory *shares
 	run    *instance.Run
 	left   *inheritance
 	gauges *gauges
@@ -80,17 +84,22 @@ type node struct {
 	pods map[hostfolder.Key]*pod
 	// complete: all published volumes were served once.
 	complete bool
+	// refused are the publications that the policy does not allow.
+	refused map[hostfolder.Key]string
 	// opening and ending count the goroutines of pods that are being opened, or end.
 	opening, ending sync.WaitGroup
 	// changed is told when a pod is served, or has ended and its key may be published again.
 	changed chan struct{}
+	// patience is successorPatience, but in tests.
+	patience time.Duration
 }
 
 // RunNode serves the pods of a node until ctx ends, and stops. It is as [Run] otherwise.
 func RunNode(ctx, hurry context.Context, o Options) error {
 	n := &node{
 		Options: o, folder: hostfolder.Folder(o.Config.NodeFolder), log: slog.New(o.Log),
-		pods: map[hostfolder.Key]*pod{}, changed: make(chan struct{}, 1), gauges: newGauges(),
+		pods: map[hostfolder.Key]*pod{}, refused: map[hostfolder.Key]string{}, changed: make(chan struct{}, 1), gauges: newGauges(),
+		patience: min(successorPatience, o.Config.DrainTimeout),
 	}
 	var err error
 	if n.policy, err = readPolicy(o.Config.NodePolicyFile); err != nil {
@@ -111,7 +120,7 @@ func RunNode(ctx, hurry context.Context, o Options) error {
 	n.tel.Metrics.Locks.ObserveFleet(n.gauges.fleet)
 
 	keepHeapFloor(o.Lookup)
-	n.memory = memoryLow(min(memoryLimit(), memoryWithout), n.log)
+	n.memory = watchShares(min(memoryLimit(), memoryWithout), n.log)
 	n.room = proxy.NewRoom(maxConns(everyone(o.Config), memoryLimit(), fileLimit(), n.log))
 	n.tel.Metrics.Calls.Observe(n.room.Used)
 	return n.serve(ctx, hurry, name)
@@ -177,7 +186,7 @@ func everyone(cfg config.Config) config.Config {
 	cfg.MaxWaiters = min(cfg.MaxWaiters, math.MaxInt32/8/pods) * pods
 	cfg.PoolMaxConns += pods // the two sockets of each: a connection counts as two descriptors
 	if cfg.Store.Kind == config.MySQL {
-		cfg.PoolMaxConns += 2 * pods // each view has one for renewals, and one that waits for news
+		cfg.PoolMaxConns += 3 * pods // each view has one for renewals, one for its letters, and one in which it sleeps
 	}
 	return cfg
 }
@@ -185,12 +194,13 @@ func everyone(cfg config.Config) config.Config {
 // awaitFolder waits until csi has made the folder. It reports false if the process must stop before.
 func (n *node) awaitFolder(ctx context.Context) bool {
 	for said := false; ; said = true {
-		_, err := n.folder.Published()
+		_, err := os.ReadDir(n.server()) // csi makes it last
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 			return true
 		}
 		if !said {
-			n.log.Warn("waiting for the folder, which `locksidecar csi` makes", "folder", string(n.folder), "error", err)
+			n.log.Warn("waiting for the folder, which `locksidecar csi` makes for the user that it is started with (--user)",
+				"folder", string(n.folder), "user", os.Geteuid(), "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -201,10 +211,12 @@ func (n *node) awaitFolder(ctx context.Context) bool {
 	}
 }
 
+func (n *node) server() string { return n.folder.Server(os.Geteuid()) }
+
 // begin makes this run the current one, and finds what runs before have left. While another run serves, this one first waits for the store: it must
 // not take over what it cannot serve.
 func (n *node) begin(ctx context.Context, name string) (err error) {
-	if n.run, err = instance.RunsIn(n.folder.Server()).Begin(name); err != nil {
+	if n.run, err = instance.RunsIn(n.server()).Begin(name); err != nil {
 		return err
 	}
 	n.left = &inheritance{log: n.log}
@@ -214,7 +226,36 @@ func (n *node) begin(ctx context.Context, name string) (err error) {
 			return err
 		}
 	}
-	return n.run.TakeOver()
+	return n.takeOver(ctx)
+}
+
+// takeOver makes this run the current one. While another one lives whose locks are elsewhere, it waits: two apps could get the same lock, from one each.
+func (n *node) takeOver(ctx context.Context) error {
+	place := n.place()
+	for said := false; ; said = true {
+		err := n.run.TakeOver(place)
+		if _, elsewhere := errors.AsType[*instance.ElsewhereError](err); !elsewhere {
+			return err
+		}
+		if !said {
+			n.log.Error("the locks of the server that serves the pods now are elsewhere: this one serves nobody until that one has ended. If the change is intended, end its pod", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(elsewherePause):
+		}
+	}
+}
+
+// place is where the locks of this run are. No other run shares those in memory.
+func (n *node) place() instance.Place {
+	place := instance.Place{Namespaces: n.policy.Namespaces}
+	place.Store, place.Hosts = n.Config.Store.Place()
+	if n.Config.Store.Kind == config.Memory {
+		place.Hosts = []string{"the memory of the run " + n.run.Name()}
+	}
+	return place
 }
 
 func (n *node) endRun() error {
@@ -250,7 +291,7 @@ func besides(runs instance.Runs, run string, k hostfolder.Key) string {
 }
 
 // others lists these sockets of the other runs. Most of the time there is none.
-func (n *node) others(k hostfolder.Key) (sockets []string) {
+func (n *node) others(k hostfolder.Key) (sockets []string, err error) {
 	runs, err := n.run.Others()
 	if err != nil {
 		n.log.Warn("cannot see the other runs: calls for their sessions are refused", "error", err)
@@ -258,22 +299,18 @@ func (n *node) others(k hostfolder.Key) (sockets []string) {
 	for _, run := range runs { // of one that has ended, nobody listens
 		sockets = append(sockets, besides(n.run.Runs, run, k))
 	}
-	return sockets
+	return sockets, err
 }
 
 // watch serves what is published, until ctx ends. When serving has ended, it begins nothing new, and still ends what is unpublished.
 func (n *node) watch(ctx, serving context.Context) {
 	var events <-chan fsnotify.Event
-	changes, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer func() { _ = changes.Close() }()
-		if err = changes.Add(n.folder.Volumes()); err == nil {
+	report := func() { // the system may have no more watches for this user now, and some later
+		if changes := n.changes(ctx); changes != nil {
 			events = changes.Events
 		}
 	}
-	if err != nil {
-		n.log.Warn("changes of the folder are not reported, so they are noticed later", "error", err, "after", lookPause.String())
-	}
+	report()
 	tick := time.NewTicker(lookPause)
 	defer tick.Stop()
 	end := serving.Done()
@@ -287,8 +324,27 @@ func (n *node) watch(ctx, serving context.Context) {
 		case <-events:
 		case <-n.changed:
 		case <-tick.C:
+			if events == nil {
+				report()
+			}
 		}
 	}
+}
+
+// changes reports changes of the folder with the descriptions until ctx ends, or is nil.
+func (n *node) changes(ctx context.Context) *fsnotify.Watcher {
+	changes, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = changes.Add(n.folder.Volumes()); err != nil {
+			_ = changes.Close()
+		}
+	}
+	if err != nil {
+		n.log.Warn("changes of the folder are not reported, so they are noticed later", "error", err, "after", lookPause.String())
+		return nil
+	}
+	context.AfterFunc(ctx, func() { _ = changes.Close() })
+	return changes
 }
 
 // look compares what is published with what is served, once.
@@ -321,8 +377,12 @@ func (n *node) look(serving context.Context) {
 		return
 	}
 	n.left.take(n.run) // a run that has died since
+	maps.DeleteFunc(n.refused, func(k hostfolder.Key, _ string) bool { _, is := published[k]; return !is })
 	complete := true
 	for k, v := range published {
+		if n.refuses(k, v) {
+			continue
+		}
 		n.mu.Lock()
 		p, known := n.pods[k]
 		if !known {
@@ -343,6 +403,18 @@ func (n *node) look(serving context.Context) {
 	if n.isComplete() { // before that, pods that are opened revoke what was left for them
 		n.left.reapRest(serving, n)
 	}
+}
+
+// refuses reports whether the policy does not allow a pod, and says so once.
+func (n *node) refuses(k hostfolder.Key, v hostfolder.Volume) bool {
+	if n.policy.allows(v.Pod) {
+		return false
+	}
+	if n.refused[k] != v.Publication {
+		n.log.Warn("the policy does not allow pods of this namespace, so this one gets no socket", "pod", v.Pod.Name, "pod_namespace", v.Pod.Namespace)
+		n.refused[k] = v.Publication
+	}
+	return true
 }
 
 // contain, deferred, ends a panic in the work for one pod, because the other pods of the node go on.
@@ -450,16 +522,12 @@ func (n *node) stop(hurry context.Context, reason error) {
 	if err := n.run.Resign(); err != nil {
 		n.log.Warn("cannot let another run take over", "error", err)
 	}
-	patience := time.Duration(0)
-	if n.left.take(n.run) {
-		patience = successorPatience
-	}
 	var leaving sync.WaitGroup
 	for _, p := range pods {
 		leaving.Go(func() {
 			func() {
 				defer n.contain(p.log, "the wait for a pod's locks")
-				p.leave(hurry, patience)
+				p.leave(hurry, n.patience)
 			}()
 			if p.beginEnd() {
 				p.close()

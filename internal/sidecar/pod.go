@@ -25,6 +25,7 @@ type pod struct {
 	log    *slog.Logger
 	node   *node
 	noted  instance.Noted
+	note   string // its name, or empty
 	store  store.Store
 	locks  *lease.Manager
 	front  *proxy.Server
@@ -43,26 +44,27 @@ func (n *node) open(ctx context.Context, v hostfolder.Volume) (_ *pod, err error
 	}
 	p := &pod{
 		key: v.Key(), volume: v, node: n, gone: make(chan struct{}), giveUp: func() {},
-		noted: instance.Noted{Namespace: n.policy.namespaceOf(v.Pod), Instance: id},
+		noted: instance.Noted{Pod: string(v.Key()), Namespace: n.policy.namespaceOf(v.Pod), Instance: id},
 		log:   n.log.With("pod", v.Pod.Name, "pod_namespace", v.Pod.Namespace),
 	}
 	p.log.Debug("opening a pod")
 	identity := store.Identity{Namespace: p.noted.Namespace, Instance: id, Pod: v.Pod.Name}
 	p.store = n.space.View(identity)
-	if p.locks, err = lease.New(n.leaseConfig(p), p.store); err != nil {
-		return nil, err
-	}
-	p.front = proxy.New(n.proxyConfig(p))
 	opened := false
 	defer func() {
 		if !opened { // also after a panic
 			p.close()
 		}
 	}()
+	if p.locks, err = lease.New(n.leaseConfig(p), p.store); err != nil {
+		return nil, err
+	}
+	p.front = proxy.New(n.proxyConfig(p))
+	n.memory.add(p.key, p.weight)
 	if err := p.store.Start(ctx, p.locks.News); err != nil {
 		return nil, fmt.Errorf("the store cannot work: %w", err)
 	}
-	if err := n.run.Note(string(p.key), p.noted); err != nil {
+	if p.note, err = n.run.Note(p.noted); err != nil {
 		p.log.Warn("cannot record that this pod is served: after a crash, its leases end by themselves", "error", err)
 	}
 	instances, done, giveUp := n.left.of(p.key, p.noted.Namespace)
@@ -132,9 +134,9 @@ func (n *node) proxyConfig(p *pod) proxy.Config {
 		Details:    func() map[string]string { return store.Details(p.store) },
 		Tracer:     n.tel.Tracer, Metrics: n.tel.Metrics.Calls,
 		Socket: n.folder.Socket(p.key), SocketMode: podSocketMode, TakeOver: n.run.IfCurrent,
-		Beside: besides(n.run.Runs, n.run.Name(), p.key), Others: func() []string { return n.others(p.key) },
+		Beside: besides(n.run.Runs, n.run.Name(), p.key), Others: func() ([]string, error) { return n.others(p.key) },
 		MaxConns: max(1, room/podShare), Room: n.room, MaxBody: cfg.MaxBody, MaxBodies: int(min(memoryLimit()/bodyShare, maxBodies) / podShare),
-		MemoryLow: n.memory,
+		MemoryLow: func() bool { return n.memory.refuses(p.key) },
 	}
 }
 
@@ -201,10 +203,11 @@ func (p *pod) close() {
 		name string
 		end  func()
 	}{
-		{"its locks", p.locks.Stop},
+		{"its locks", p.stopLocks},
 		{"its note", p.forgetNote},
 		{"its metrics", func() { p.node.gauges.forget(p.key) }},
-		{"its connections", p.front.Stop},
+		{"its part of the memory", func() { p.node.memory.forget(p.key) }},
+		{"its connections", p.stopFront},
 		{"its view of the store", p.store.Stop},
 	} {
 		func() {
@@ -214,13 +217,31 @@ func (p *pod) close() {
 	}
 }
 
+// stopLocks and stopFront stop what open has made.
+func (p *pod) stopLocks() {
+	if p.locks != nil {
+		p.locks.Stop()
+	}
+}
+
+func (p *pod) stopFront() {
+	if p.front != nil {
+		p.front.Stop()
+	}
+}
+
+// weight reckons the memory that the pod takes by its locks and its connections. A waiting call has one.
+func (p *pod) weight() int64 {
+	return int64(p.locks.Held())*lockMemory + int64(p.front.Connections())*connMemory
+}
+
 // forgetNote records that the pod has no leases any more, if that is so.
 func (p *pod) forgetNote() {
 	p.giveUp()
-	if !p.locks.LeftNothing() {
+	if p.note == "" || !p.locks.LeftNothing() {
 		return
 	}
-	if err := p.node.run.Forget(string(p.key)); err != nil {
+	if err := p.node.run.Forget(p.note); err != nil {
 		p.log.Warn("cannot record that this pod has no leases any more", "error", err)
 	}
 }

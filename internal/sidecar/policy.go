@@ -1,18 +1,24 @@
 package sidecar
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 
 	"github.com/locksidecar/locksidecar/internal/hostfolder"
 )
 
 // policy says what the pods of a node may do. Without a file, a pod's namespace is that of Kubernetes, and it may do nothing outside of it.
 type policy struct {
+	// Allow lists the namespaces of Kubernetes whose pods get a socket; nil: all.
+	Allow []string `json:"allow"`
 	// Namespaces maps namespaces of Kubernetes to those of locks. Pods of all that have the same value exclude each other.
 	Namespaces map[string]string `json:"namespaces"`
 	// ServiceAccounts lists what pods under service accounts may do besides.
@@ -42,7 +48,7 @@ func readPolicy(path string) (*policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := yaml.UnmarshalStrict(text, p); err != nil {
+	if err := errors.Join(oneDocument(text), yaml.UnmarshalStrict(text, p)); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := p.check(); err != nil {
@@ -51,8 +57,32 @@ func readPolicy(path string) (*policy, error) {
 	return p, nil
 }
 
+// oneDocument refuses what UnmarshalStrict would leave out: further documents, and a list without a value.
+func oneDocument(text []byte) error {
+	var first map[string]any
+	documents := goyaml.NewDecoder(bytes.NewReader(text))
+	if err := documents.Decode(&first); err != nil {
+		return nil //nolint:nilerr // UnmarshalStrict says it better, and an empty file is an empty policy
+	}
+	if allow, is := first["allow"]; is && allow == nil {
+		return errors.New("allow has no value: name namespaces, or leave it out to allow all")
+	}
+	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return errors.New("it has a second document (behind a line ---): put all into one")
+	}
+	return nil
+}
+
 func (p *policy) check() error {
 	var errs []error
+	if p.Allow != nil && len(p.Allow) == 0 {
+		errs = append(errs, errors.New("allow is empty: name namespaces, or leave it out to allow all"))
+	}
+	for i, namespace := range p.Allow {
+		if !hostfolder.IsObjectName(namespace) {
+			errs = append(errs, fmt.Errorf("allow[%d] is %q, which is no name of a namespace", i, namespace))
+		}
+	}
 	for from, to := range p.Namespaces {
 		if !hostfolder.IsObjectName(from) {
 			errs = append(errs, fmt.Errorf("namespaces has %q, which is no name of a namespace", from))
@@ -70,6 +100,11 @@ func (p *policy) check() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// allows reports whether a pod gets a socket.
+func (p *policy) allows(pod hostfolder.Pod) bool {
+	return p.Allow == nil || slices.Contains(p.Allow, pod.Namespace)
 }
 
 // namespaceOf is the namespace of a pod's locks.

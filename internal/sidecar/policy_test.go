@@ -54,6 +54,23 @@ serviceAccounts:
 	}
 }
 
+// With a list of namespaces, the pods of all others get nothing.
+func TestAllowedNamespaces(t *testing.T) {
+	t.Parallel()
+	p, err := policyOf(t, "---\nallow: [shop, pay]\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]bool{"shop": true, "pay": true, "ops": false} {
+		if got := p.allows(hostfolder.Pod{Namespace: namespace}); got != want {
+			t.Errorf("%s is allowed: %t", namespace, got)
+		}
+		if !(&policy{}).allows(hostfolder.Pod{Namespace: namespace}) {
+			t.Errorf("without a list, %s is not allowed", namespace)
+		}
+	}
+}
+
 // A mistake in the policy is an error, because a wrong name would only take rights away, or mix namespaces.
 func TestWrongPolicies(t *testing.T) {
 	t.Parallel()
@@ -66,6 +83,10 @@ func TestWrongPolicies(t *testing.T) {
 		{"serviceAccounts: [{namespace: a, name: b}]", "allows nothing"},
 		{"serviceAccounts: [{namespace: a, force: true}]", "serviceAccounts[0]"},
 		{"serviceAccounts: [{namespace: a, name: b, force: true, x: true}]", "x"},
+		{"allow: [A_B]", "allow[0]"},
+		{"allow: []", "allow is empty"},
+		{"allow:\nnamespaces: {a: b}", "allow has no value"},
+		{"namespaces: {a: b}\n---\nnamespaces: {c: d}", "second document"},
 	} {
 		if _, err := policyOf(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.text, err)

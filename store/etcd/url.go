@@ -27,6 +27,15 @@ func Check(raw string) error {
 	return err
 }
 
+// Place is where a valid URL's locks are: its prefix, and its hosts.
+func Place(raw string) (prefix string, hosts []string) {
+	t, err := parse(raw)
+	if err != nil {
+		return "", nil
+	}
+	return t.prefix, t.endpoints
+}
+
 // parse reads etcd://user:password@host:port,host:port/prefix?cacert=FILE&cert=FILE&key=FILE. With etcds://, or with one
 // of the files, connections are made by TLS. The parameters are named as the flags of etcdctl.
 func parse(raw string) (target, error) {

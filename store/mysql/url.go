@@ -28,6 +28,15 @@ func Check(raw string) error {
 	return err
 }
 
+// Place is where a valid URL's locks are: its database, and its hosts.
+func Place(raw string) (database string, hosts []string) {
+	t, err := parseURL(raw)
+	if err != nil {
+		return "", nil
+	}
+	return t.db, t.hosts
+}
+
 // parseURL reads mysql://user:password@host:port,host:port/database?tls=true&cacert=FILE&cert=FILE&key=FILE.
 func parseURL(raw string) (target, error) {
 	u, hosts, err := endpoints.Parse(raw, "mysql")

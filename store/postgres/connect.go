@@ -122,7 +122,7 @@ func (s *Space) connConfig(url string, accept func(primary) error) (*pgx.ConnCon
 
 func hostsOf(conn *pgx.ConnConfig) int {
 	hosts := map[string]bool{}
-	for _, w := range waysTo(conn) { // a host may be listed again without TLS
+	for _, w := range waysTo(&conn.Config) { // a host may be listed again without TLS
 		hosts[net.JoinHostPort(w.Host, fmt.Sprint(w.Port))] = true
 	}
 	return len(hosts)

@@ -175,20 +175,33 @@ func (v *server) adopt(next *pgx.ConnConfig, newLogin bool) {
 
 // target returns the hosts and the database of a URL. The default database has the user's name.
 func target(c *pgx.ConnConfig) string {
-	var hosts []string
+	database, hosts := placeOf(&c.Config)
+	return strings.Join(hosts, ",") + "/" + database
+}
+
+// Place is where a valid URL's locks are: its database, and its hosts.
+func Place(url string) (database string, hosts []string) {
+	c, err := pgconn.ParseConfig(url)
+	if err != nil {
+		return "", nil
+	}
+	return placeOf(c)
+}
+
+func placeOf(c *pgconn.Config) (database string, hosts []string) {
 	for _, h := range waysTo(c) {
 		hosts = append(hosts, net.JoinHostPort(h.Host, strconv.Itoa(int(h.Port))))
 	}
-	return strings.Join(slices.Compact(hosts), ",") + "/" + cmp.Or(c.Database, c.User) // with sslmode=prefer, each host is listed twice
+	return cmp.Or(c.Database, c.User), slices.Compact(hosts) // with sslmode=prefer, each host is listed twice
 }
 
-func waysTo(c *pgx.ConnConfig) []*pgconn.FallbackConfig {
+func waysTo(c *pgconn.Config) []*pgconn.FallbackConfig {
 	return append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
 }
 
 // warnUnverified logs once that another server could pretend to be the database.
 func (s *Space) warnUnverified(c *pgx.ConnConfig) {
-	for _, h := range waysTo(c) {
+	for _, h := range waysTo(&c.Config) {
 		if !local(h) && (h.TLSConfig == nil || h.TLSConfig.InsecureSkipVerify) {
 			s.sayOnce(slog.LevelWarn, "the identity of the database server is not verified, so another server could read the password; use sslmode=verify-full",
 				"server", h.Host)

@@ -45,6 +45,15 @@ func Check(raw string) error {
 	return err
 }
 
+// Place is where a valid URL's locks are: its database, with the name of the sentinels' master, and its hosts.
+func Place(raw string) (database string, hosts []string) {
+	t, err := parse(raw)
+	if err != nil {
+		return "", nil
+	}
+	return strings.TrimPrefix(t.master+"/"+strconv.Itoa(t.db), "/"), t.hosts
+}
+
 // parse reads
 //
 //	redis://user:password@host:port/db

@@ -152,8 +152,11 @@ func (hs *Set) Await(so bool) { hs.awaited.Store(so) }
 // Came receives when a session has got a lock, or several.
 func (hs *Set) Came() <-chan struct{} { return hs.came }
 
+// Held is the number of locks that sessions hold.
+func (hs *Set) Held() int { return int(hs.locks.Load()) }
+
 // Empty reports whether no session holds a lock.
-func (hs *Set) Empty() bool { return hs.locks.Load() == 0 }
+func (hs *Set) Empty() bool { return hs.Held() == 0 }
 
 // Observe reports the number of sessions and locks.
 func (hs *Set) Observe(st *observe.State) {

@@ -59,8 +59,8 @@ type Room struct {
 // NewRoom makes room for a number of connections.
 func NewRoom(limit int) *Room { return &Room{limit: int64(limit)} }
 
-// enter takes a place. A nil room has no limit.
-func (r *Room) enter() bool {
+// Enter takes a place. A nil room has no limit.
+func (r *Room) Enter() bool {
 	if r == nil {
 		return true
 	}
@@ -74,7 +74,8 @@ func (r *Room) enter() bool {
 // Used is the number of places that are taken.
 func (r *Room) Used() int { return int(r.used.Load()) }
 
-func (r *Room) leave() {
+// Leave gives a place back.
+func (r *Room) Leave() {
 	if r != nil {
 		r.used.Add(-1)
 	}
@@ -202,7 +203,7 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 		return true, nil
 	case c.Kind == Unix && !s.allowed(c.Peer):
 		c.Refusal = wire.Problemf(wire.CodeForbidden, "this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.Peer.UID)
-	case s.apps() >= s.cfg.MaxConns || !s.cfg.Room.enter():
+	case s.apps() >= s.cfg.MaxConns || !s.cfg.Room.Enter():
 		c.Refusal = s.tooMany()
 	}
 	if c.Refusal != nil {
@@ -246,7 +247,7 @@ func (c *Conn) Prove() *wire.Problem {
 	s := c.set
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.apps() >= s.cfg.MaxConns || !s.cfg.Room.enter() {
+	if s.apps() >= s.cfg.MaxConns || !s.cfg.Room.Enter() {
 		return s.tooMany()
 	}
 	c.unproven = false
@@ -283,7 +284,7 @@ func (s *Set) forget(c *Conn) {
 	default:
 		s.counts[c.Kind]--
 		if c.Kind != Admin {
-			s.cfg.Room.leave()
+			s.cfg.Room.Leave()
 		}
 	}
 }

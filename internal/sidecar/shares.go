@@ -1,0 +1,94 @@
+package sidecar
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/hostfolder"
+)
+
+const (
+	// lockMemory is reckoned for a lock. Most take 450 bytes and their keys (docs/performance.md); data of 4 KiB come on top.
+	lockMemory = 1 << 10
+	// weighPause is how long a comparison of the pods holds good.
+	weighPause = 100 * time.Millisecond
+)
+
+// shares divides the live memory of a node's lock server among its pods. If it is low, those that have at least the average of all get nothing more that lasts. So
+// one pod that holds very many locks does not keep the others from theirs, nor do several. Only near the limit nobody gets anything more.
+type shares struct {
+	low, full func() bool
+
+	mu      sync.Mutex
+	weights map[hostfolder.Key]func() int64
+	weighed time.Time
+	// heavy are the pods that had at least the average, when it was weighed last.
+	heavy map[hostfolder.Key]bool
+}
+
+func newShares(low, full func() bool) *shares {
+	return &shares{low: low, full: full, weights: map[hostfolder.Key]func() int64{}}
+}
+
+// watchShares watches the live memory. Above three quarters of the limit it is low, as for a sidecar, and above nine tenths it is full.
+func watchShares(limit int64, log *slog.Logger) *shares {
+	low := liveAbove(limit/4*3, func(now bool, used uint64) {
+		if now {
+			log.Warn("memory is nearly used up: pods that have at least the average of all get no locks, sessions and event streams until some is free", "live_bytes", used, "setting", "GOMEMLIMIT", "limit_bytes", limit)
+		} else {
+			log.Info("memory is free again")
+		}
+	})
+	full := liveAbove(limit/10*9, func(now bool, used uint64) {
+		if now {
+			log.Warn("memory is used up: no pod gets locks, sessions and event streams until some is free", "live_bytes", used, "setting", "GOMEMLIMIT", "limit_bytes", limit)
+		}
+	})
+	return newShares(low, full)
+}
+
+// add adds a pod, with the memory that it takes.
+func (m *shares) add(k hostfolder.Key, weight func() int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.weights[k] = weight
+}
+
+func (m *shares) forget(k hostfolder.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.weights, k)
+	delete(m.heavy, k)
+}
+
+// refuses reports whether a pod gets nothing more that lasts.
+func (m *shares) refuses(k hostfolder.Key) bool {
+	switch {
+	case !m.low():
+		return false
+	case m.full():
+		return true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.weighed) >= weighPause {
+		m.weigh()
+	}
+	return m.heavy[k]
+}
+
+// weigh compares the pods. The caller holds m.mu.
+func (m *shares) weigh() {
+	sum, each := int64(0), make(map[hostfolder.Key]int64, len(m.weights))
+	for k, weight := range m.weights {
+		each[k] = weight()
+		sum += each[k]
+	}
+	m.weighed, m.heavy = time.Now(), map[hostfolder.Key]bool{}
+	for k, weight := range each {
+		if weight*int64(len(each)) >= sum {
+			m.heavy[k] = true
+		}
+	}
+}
