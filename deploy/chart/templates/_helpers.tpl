@@ -38,6 +38,11 @@ change what values say.
 {{- toJson $objects -}}
 {{- end -}}
 
+{{/* The name of the ConfigMap with a policy. */}}
+{{- define "locksidecar.policyName" -}}
+locksidecar-node-policy-{{ toJson . | sha256sum | trunc 10 }}
+{{- end -}}
+
 {{/* The labels of every object: {of: the root, more: those that it has anyway}. */}}
 {{- define "locksidecar.labels" -}}
 {{- toYaml (merge (dict) .more (dict "app.kubernetes.io/managed-by" .of.Release.Service "app.kubernetes.io/instance" .of.Release.Name "helm.sh/chart" (printf "%s-%s" .of.Chart.Name .of.Chart.Version)) .of.Values.labels) -}}
