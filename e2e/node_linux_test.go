@@ -420,7 +420,7 @@ func TestNodeWithLocksElsewhere(t *testing.T) {
 func TestGreedyPod(t *testing.T) {
 	t.Parallel()
 	p := startPlugin(t, nodeFolder(t), patience)
-	s := startNode(t, p, options{"STORE_URL": "memory://"}, "GOMEMLIMIT=64MiB")
+	s := startNode(t, p, options{"STORE_URL": "memory://"}, "GOMEMLIMIT=32MiB")
 	greedy, quiet := p.volume("shop", "greedy"), p.volume("pay", "quiet")
 	greedy.publish()
 	quiet.publish()
@@ -450,12 +450,6 @@ func TestGreedyPod(t *testing.T) {
 	}
 	quiet.app().acquire("by a new connection", "")
 	greedy.app().call("PUT", lockPath("more"), "").want(429, "limit")
-	taker.close()
-	eventually(t, "the greedy pod has let go, and gets locks again", func() bool {
-		a := greedy.app()
-		defer a.close()
-		return a.call("PUT", lockPath("again"), "").status == 200
-	})
 	s.noErrors()
 }
 

@@ -17,7 +17,7 @@
 //
 // # Another user
 //
-// If the servers get another user, csi gives it the folders of the pods. It gives it nothing that a server has made: root would have to look into a folder
+// If the servers get another user, csi gives it the folders of the pods, and lets it read the descriptions. It gives it nothing that a server has made: root would have to look into a folder
 // in which the old user may make links. So each user has a folder of its own for its servers.
 package hostfolder
 
@@ -118,7 +118,8 @@ func (f Folder) MakeTop() error {
 	return nil
 }
 
-// Make makes the folders for a server of this user and group, and gives it the folders of the pods that are published. No other process may do so meanwhile.
+// Make makes the folders for a server of this user and group, and gives it the folders and the descriptions of the pods that are published. No other process may
+// do so meanwhile.
 func (f Folder) Make(user int) error {
 	for _, one := range []struct {
 		path  string
@@ -136,6 +137,15 @@ func (f Folder) Make(user int) error {
 	pods, err := os.ReadDir(filepath.Dir(f.Pod("x")))
 	if err != nil {
 		return err
+	}
+	descriptions, err := os.ReadDir(f.Volumes())
+	if err != nil {
+		return err
+	}
+	for _, description := range descriptions {
+		if err := os.Lchown(filepath.Join(f.Volumes(), description.Name()), 0, user); err != nil {
+			return err
+		}
 	}
 	for _, pod := range pods {
 		if err := f.MakePod(Key(pod.Name()), user); err != nil {

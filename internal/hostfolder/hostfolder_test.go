@@ -1,6 +1,7 @@
 package hostfolder
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,7 +33,8 @@ func TestMakeForAnotherUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := f.MakePod(k, before); err != nil {
+	v := Volume{ID: "csi-1", Target: "/k/pods/u/1", Pod: Pod{Namespace: "shop", Name: "web", UID: "u"}}
+	if err := errors.Join(f.MakePod(k, before), f.Describe(v, before)); err != nil {
 		t.Fatal(err)
 	}
 	outside := filepath.Join(dir, "outside")
@@ -53,6 +55,9 @@ func TestMakeForAnotherUser(t *testing.T) {
 		if got := ownerOf(t, path); got != want {
 			t.Errorf("%s belongs to %d, want %d", path, got, want)
 		}
+	}
+	if info, err := os.Lstat(f.description(v.Key())); err != nil || int(info.Sys().(*syscall.Stat_t).Gid) != after || info.Mode().Perm() != fs.FileMode(0o640) {
+		t.Errorf("the new user cannot read a description: %v, %v", info, err)
 	}
 	if info, err := os.Stat(f.Server(after)); err != nil || info.Mode().Perm() != fs.FileMode(0o700) {
 		t.Errorf("%v, %v", info, err)

@@ -378,7 +378,7 @@ func (n *node) look(serving context.Context) {
 	}
 	n.left.take(n.run) // a run that has died since
 	maps.DeleteFunc(n.refused, func(k hostfolder.Key, _ string) bool { _, is := published[k]; return !is })
-	complete := true
+	complete := err == nil // another run may serve a pod that this one cannot
 	for k, v := range published {
 		if n.refuses(k, v) {
 			continue

@@ -306,3 +306,26 @@ func TestRefusedNamespace(t *testing.T) {
 	}
 	n.stopAll(t)
 }
+
+// A run that cannot read whose a volume is does not claim to serve all: the run before may serve that pod, and would be stopped.
+func TestUnreadableDescriptionIsNotServed(t *testing.T) {
+	var log logtest.Log
+	n := newNode(t, memory.NewSpace(), &log)
+	v := n.publish(t, "web")
+	bad := filepath.Join(n.folder.Volumes(), string(hostfolder.KeyOf("bad", "/k"))+".json")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the other pod to be served", func() bool { n.look(t.Context()); return n.serves(v) })
+	n.look(t.Context())
+	if n.isComplete() {
+		t.Error("the run is ready")
+	}
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
+	if n.look(t.Context()); !n.isComplete() {
+		t.Error("the run is not ready")
+	}
+	n.stopAll(t)
+}

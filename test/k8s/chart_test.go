@@ -170,6 +170,8 @@ func TestChartValuesAreChecked(t *testing.T) {
 		{"mode=node,uid=0", "uid must not be 0"},
 		{"node.kubelet=kubelet", "/node/kubelet"},
 		{"node.policy.namespace.a=b", "additional properties 'namespace' not allowed"},
+		{"node.policy.serviceAccounts[0].namespace=a,node.policy.serviceAccounts[0].name=b", "/node/policy/serviceAccounts/0"},
+		{"mode=node,node.env.LOCKSIDECAR_DRAIN_TIMEOUT=1h30m", "write it in one unit"},
 		{"mode=both,database.storeURL=postgres://db/app", "in each of `namespaces`, and this list is empty"},
 		{"injector.replicas=0", "/injector/replicas"},
 		{"injector.certificate.by=existing", "/injector/certificate/caBundle"},
@@ -196,6 +198,32 @@ func TestChartValuesAreChecked(t *testing.T) {
 		if _, errs, err := helm(t, "template", chart, "--set", c.value); err == nil || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: wanted %q, got: %v\n%s", c.value, c.want, err, errs)
 		}
+	}
+}
+
+// TestChartOfTheNode: another policy is another ConfigMap, so nothing changes under the lock servers that run. Their grace period is longer than the drain timeout.
+func TestChartOfTheNode(t *testing.T) {
+	names := map[string]bool{}
+	for _, namespace := range []string{"shop", "pay"} {
+		graceful := false
+		for _, o := range rendered(t, "locksidecar", "--set", "mode=node,node.policy.namespaces.a="+namespace+",node.env.LOCKSIDECAR_DRAIN_TIMEOUT=2h") {
+			switch {
+			case strings.HasPrefix(o.GetName(), "locksidecar-node-policy-"):
+				names[o.GetName()] = true
+				if o.Object["immutable"] != true || o.GetAnnotations()["helm.sh/resource-policy"] != "keep" {
+					t.Errorf("%s may be changed or removed", o.GetName())
+				}
+			case o.GetKind() == "DaemonSet" && o.GetName() == "locksidecar-node":
+				text, _ := json.Marshal(o.Object["spec"])
+				graceful = strings.Contains(string(text), `"terminationGracePeriodSeconds":7260`)
+			}
+		}
+		if !graceful {
+			t.Error("the grace period does not follow the drain timeout")
+		}
+	}
+	if len(names) != 2 {
+		t.Errorf("ConfigMaps: %v", names)
 	}
 }
 
