@@ -51,7 +51,7 @@ test-unit: vet
 # They measure times, so nothing else runs at the same time. -count=1, because Go's test cache does not know that they build the binary, with the race
 # detector. The tests themselves run without it. One needs the Python client: it follows a trace that begins in an app.
 test-e2e: vet
-	test/deps.sh go python && $(AS_RELEASED) go test -vet=off -count=1 ./e2e $(if $(E2E_STORES),-stores=$(E2E_STORES))
+	test/deps.sh go python && $(AS_RELEASED) go test -vet=off -count=1 ./e2e $(if $(E2E_STORES),-stores=$(E2E_STORES)) $(if $(E2E_KEEP),-keep $(E2E_KEEP))
 
 # Two at a time, because they wait most of the time. The examples use the Node client that test-node builds.
 test-clients: build deps ## The clients and the examples, against the built sidecar, on all stores (STORES=postgres: on one)

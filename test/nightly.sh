@@ -11,6 +11,7 @@ part make vuln
 part test/fuzzapi/run.sh --seconds 300
 part make test-clients
 part make test-e2e
+part make test-e2e E2E_STORES=memory,postgres E2E_KEEP=200ms
 part test/stores.sh
 part test/servers.sh test-mysql
 part test/servers.sh test-redis
