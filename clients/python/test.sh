@@ -7,3 +7,4 @@ cd "$(dirname "$0")"
 .venv/bin/ruff format --check
 .venv/bin/mypy
 .venv/bin/python -m pytest
+CONTRACT_OVER=tcp CONTRACT_STORES=memory .venv/bin/python -m pytest -q tests/contract

@@ -8,3 +8,4 @@ cargo clippy --locked --all-targets --all-features -- -D warnings
 cargo clippy --locked -- -D warnings # without features
 RUSTDOCFLAGS='-D warnings' cargo doc --locked --all-features --no-deps
 cargo test --locked --all-features
+CONTRACT_OVER=tcp CONTRACT_STORES=memory cargo test --locked --all-features --test contract

@@ -1,5 +1,5 @@
 // Command go runs the contract suite through the client for Go, on the stores of CONTRACT_STORES: clients/contract/README.md. It runs in the
-// root of the repository, and its argument is a part of the names of the cases to run.
+// root of the repository, and its argument is a part of the names of the cases to run. With CONTRACT_OVER=tcp the client calls the sidecar over TCP.
 package main
 
 import (
@@ -73,19 +73,27 @@ func run() error {
 		}
 		stores = []string{"given"}
 	}
+	over, by := "", (*tcp)(nil)
+	if os.Getenv("CONTRACT_OVER") == "tcp" {
+		if by, err = newTCP(); err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(by.folder) }()
+		over = " over TCP"
+	}
 	failed := false
 	for i, store := range stores {
-		t := &tally{}
+		t := &tally{by: by}
 		if err := t.on(store, given, files, only, i == 0 && given == nil); err != nil {
 			return fmt.Errorf("%s: %w", store, err)
 		}
-		sayf("contract, go, %s: %d passed, %d not run, %d failed", store, t.passed, t.notRun, t.failed)
+		sayf("contract, go, %s%s: %d passed, %d not run, %d failed", store, over, t.passed, t.notRun, t.failed)
 		failed = failed || t.failed+t.notRun > 0 || t.passed == 0
 	}
 	if failed {
 		return errors.New("FAILED")
 	}
-	sayf("contract, go: ok")
+	sayf("contract, go%s: ok", over)
 	return nil
 }
 
@@ -116,6 +124,7 @@ func load() ([]*file, error) {
 
 // tally counts the cases of one store.
 type tally struct {
+	by                     *tcp // nil: on the socket
 	mu                     sync.Mutex
 	passed, notRun, failed int
 }
@@ -185,6 +194,9 @@ func (t *tally) play(f *file, store map[string]string, only string) error {
 	maps.Copy(settings, store)
 	settings["NAMESPACE"] = f.name
 	maps.Copy(settings, f.Sidecar)
+	if t.by != nil {
+		t.by.add(settings)
+	}
 	s, err := locksidecartest.New(settings)
 	if err != nil {
 		return err
@@ -197,20 +209,26 @@ func (t *tally) play(f *file, store map[string]string, only string) error {
 	if err := start(); err != nil {
 		return err
 	}
-	asks := locksidecar.New(locksidecar.Config{Socket: s.Socket})
-	about, err := asks.About(context.Background())
+	at := locksidecar.Config{Socket: s.Socket}
+	if t.by != nil {
+		if at, err = t.by.client(s); err != nil {
+			return err
+		}
+	}
+	asks := locksidecar.New(at)
+	description, err := asks.Describe(context.Background())
 	_ = asks.Close()
 	if err != nil {
 		return err
 	}
 	for _, c := range cases {
-		missing := slices.DeleteFunc(slices.Clone(c.Features), about.Has)
+		missing := slices.DeleteFunc(slices.Clone(c.Features), description.Has)
 		if len(missing) > 0 {
 			t.count(&t.notRun)
 			sayf("not run: %s: %s: the sidecar lacks %s", f.name, c.Name, strings.Join(missing, ", "))
 			continue
 		}
-		p := newPlayer(s, rand.Text()[:8]+"-")
+		p := newPlayer(s, at, rand.Text()[:8]+"-")
 		wrong := p.play(c.Steps)
 		p.end()
 		if wrong == nil {

@@ -50,6 +50,7 @@ type block struct {
 // player plays one case.
 type player struct {
 	sidecar *locksidecartest.Sidecar
+	at      locksidecar.Config // how to reach it
 	prefix  string
 	saved   members
 	parties map[string]*party
@@ -61,19 +62,20 @@ type player struct {
 	ended   context.CancelFunc
 }
 
-func newPlayer(s *locksidecartest.Sidecar, prefix string) *player {
+func newPlayer(s *locksidecartest.Sidecar, at locksidecar.Config, prefix string) *player {
 	p := &player{
-		sidecar: s, prefix: prefix, saved: members{}, parties: map[string]*party{}, watches: map[string]chan members{},
+		sidecar: s, at: at, prefix: prefix, saved: members{}, parties: map[string]*party{}, watches: map[string]chan members{},
 		started: map[string]*started{}, blocks: map[string]*block{},
 	}
 	p.ctx, p.ended = context.WithCancel(context.Background())
-	p.nobody = p.party(locksidecar.Config{})
+	p.nobody = p.party("", 0)
 	return p
 }
 
-func (p *player) party(config locksidecar.Config) *party {
+func (p *player) party(name string, ttl time.Duration) *party {
+	config := p.at
+	config.Name, config.TTL = name, ttl
 	config.Reconnect = -1 // a wait ends with the sidecar's answer
-	config.Socket = p.sidecar.Socket
 	return &party{client: locksidecar.New(config), events: make(chan members, 1000)}
 }
 
@@ -306,7 +308,7 @@ func (p *player) call(ctx context.Context, verb string, a arguments) (any, error
 		p.sidecar.Signal(syscall.SIGTERM)
 		return members{"sent": true}, nil
 	case "features":
-		return c.About(ctx)
+		return c.Describe(ctx)
 	}
 	return nil, fmt.Errorf("this runner does not know %s", verb)
 }
@@ -316,7 +318,7 @@ func (p *player) open(ctx context.Context, a arguments) (any, error) {
 		// The zero value of a Config is the default. So this wrong call cannot be made with this client.
 		return members{"error": "invalid_request", "detail": "name: it is empty"}, nil
 	}
-	who := p.party(locksidecar.Config{Name: a.text("name"), TTL: a.ms("ttl_ms")})
+	who := p.party(a.text("name"), a.ms("ttl_ms"))
 	if err := who.client.Connect(ctx); err != nil {
 		return nil, err
 	}

@@ -15,8 +15,6 @@ use Symfony\Component\Yaml\Yaml;
 final class ContractTest extends TestCase
 {
     private const SUITE = __DIR__ . '/../../contract';
-    /** Over TCP no answer promises a lock for longer than its silent connection is believed in. */
-    private const NOT_OVER_TCP = ['the ttl of a session is the default of its locks'];
 
     /** @var array<string, array{resource, string}> the servers of stores, until the end */
     private static array $servers = [];
@@ -64,9 +62,6 @@ final class ContractTest extends TestCase
         self::assertSame([], array_diff($needed, (new Client(...$where))->describe()->features), 'cases would not be run');
         $wrong = [];
         foreach ($file['cases'] as $case) {
-            if ($tls && \in_array($case['name'], self::NOT_OVER_TCP, true)) {
-                continue;
-            }
             try {
                 (new Player($sidecar, $where))->play($case['steps']);
             } catch (Failed $e) {

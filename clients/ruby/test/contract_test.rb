@@ -32,8 +32,6 @@ class ContractTest < Minitest::Test
   end
 
   AUTHORITY = Tcp::Authority.new
-  # Over TCP no answer promises a lock for longer than its silent connection is believed in.
-  NOT_OVER_TCP = ["the ttl of a session is the default of its locks"].freeze
 
   def test_there_are_cases = assert_operator(FILES.size, :>=, 10)
 
@@ -49,8 +47,6 @@ class ContractTest < Minitest::Test
     where = { url: "https://localhost:#{Tcp.port(sidecar)}", token_file: Tcp.write(Tcp::TOKEN), ca_file: AUTHORITY.file } if tls
     check_features(sidecar, file)
     wrong = file["cases"].filter_map do |one|
-      next if tls && NOT_OVER_TCP.include?(one["name"])
-
       Contract::Player.new(sidecar, **where).play(one["steps"])
       nil
     rescue Contract::Failed => e

@@ -21,8 +21,8 @@ class Threads:
         self._pool = ThreadPoolExecutor(16)
         self._main: queue.Queue[tuple[Callable[[], Any], Future[Any]] | None] = queue.Queue()
 
-    def client(self, path: str, **options: Any) -> Client:
-        return Client(path, reconnect=0, **options)
+    def client(self, **options: Any) -> Client:
+        return Client(reconnect=0, **options)
 
     def call(self, function: Callable[[], Any], cancellable: bool = False) -> Future[Any]:
         future: Future[Any] = Future()
@@ -83,8 +83,8 @@ class Tasks:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def client(self, path: str, **options: Any) -> AsyncClient:
-        return AsyncClient(path, reconnect=0, **options)
+    def client(self, **options: Any) -> AsyncClient:
+        return AsyncClient(reconnect=0, **options)
 
     def call(self, function: Callable[[], Any], cancellable: bool = False) -> Future[Any]:
         del cancellable  # all are

@@ -28,9 +28,9 @@ PLAIN = ("limit", "bind", "owner", "reentrant", "on_success", "data", "request_i
 class Player(curl_player.Player):  # type: ignore[misc]
     """Plays one case with one half of the package."""
 
-    def __init__(self, sidecar: Any, half: Threads | Tasks, case: dict[str, Any]) -> None:
+    def __init__(self, sidecar: Any, at: dict[str, Any], half: Threads | Tasks, case: dict[str, Any]) -> None:
         super().__init__(sidecar)
-        self._half = half
+        self._at, self._half = at, half
         self._clients: dict[str | None, Any] = {}
         self._locks: dict[tuple[str | None, str, int], list[Any]] = {}
         self._events: dict[str | None, queue.Queue[dict[str, Any]]] = {}
@@ -71,14 +71,14 @@ class Player(curl_player.Player):  # type: ignore[misc]
 
     def _client(self, session: str | None) -> Any:
         if session not in self._clients:
-            self._clients[session] = self._half.client(self.sidecar.socket)
+            self._clients[session] = self._half.client(**self._at)
         return self._clients[session]
 
     # Sessions and streams.
 
     def _open(self, a: dict[str, Any], patience: float) -> Any:
         try:
-            client = self._half.client(self.sidecar.socket, **_seconds(a, {"ttl_ms": "ttl"}), **_some(a, ("name",)))
+            client = self._half.client(**self._at, **_seconds(a, {"ttl_ms": "ttl"}), **_some(a, ("name",)))
         except ApiError as e:
             return problem(e)
         self._clients[a["as"]] = client

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use locksidecar::{testing::Sidecar, Client, Error, Event, Guard, Holder, Lock, LockInfo, Mode, Options, Outcome, Query, Release, Scope, Status, Stopping};
+use locksidecar::{testing::Sidecar, Builder, Client, Error, Event, Guard, Holder, Lock, LockInfo, Mode, Options, Outcome, Query, Release, Scope, Status, Stopping};
 use serde_json::{json, Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -46,6 +46,8 @@ impl From<Error> for Left {
 
 struct Player {
     sidecar: Arc<Sidecar>,
+    /// How to reach it.
+    at: Builder,
     prefix: String,
     parties: Mutex<HashMap<String, Arc<Party>>>,
     nobody: Arc<Party>,
@@ -55,12 +57,13 @@ struct Player {
     blocks: Mutex<HashMap<String, Block>>,
 }
 
-pub async fn play(sidecar: &Arc<Sidecar>, steps: &[Members]) -> Result<(), String> {
+pub async fn play(sidecar: &Arc<Sidecar>, at: &Builder, steps: &[Members]) -> Result<(), String> {
     let player = Arc::new(Player {
         sidecar: sidecar.clone(),
+        at: at.clone(),
         prefix: format!("{:08x}-", rand::random::<u32>()),
         parties: Mutex::default(),
-        nobody: party(sidecar, Client::builder()),
+        nobody: party(at.clone()),
         watches: Mutex::default(),
         first: Mutex::default(),
         blocks: Mutex::default(),
@@ -90,10 +93,10 @@ pub async fn play(sidecar: &Arc<Sidecar>, steps: &[Members]) -> Result<(), Strin
     result
 }
 
-fn party(sidecar: &Sidecar, builder: locksidecar::Builder) -> Arc<Party> {
+fn party(builder: Builder) -> Arc<Party> {
     let (events, heard) = mpsc::unbounded_channel();
     // A wait ends with the sidecar's answer.
-    let client = sidecar.client_with(builder.reconnect(Duration::ZERO));
+    let client = builder.reconnect(Duration::ZERO).build();
     Arc::new(Party { client, events, heard: tokio::sync::Mutex::new(heard), locks: Mutex::default(), ended: Mutex::new(false) })
 }
 
@@ -252,14 +255,14 @@ impl Player {
         let (client, key, token) = (&who.client, a.text("key"), a.number("token"));
         Ok(match verb {
             "open" => {
-                let mut builder = Client::builder();
+                let mut builder = self.at.clone();
                 if a.has("name") {
                     builder = builder.name(a.text("name"));
                 }
                 if let Some(ttl) = a.ms("ttl_ms") {
                     builder = builder.ttl(ttl?);
                 }
-                let party = party(&self.sidecar, builder);
+                let party = party(builder);
                 party.client.connect().await?;
                 self.parties.lock().unwrap().insert(a.text("as").to_owned(), party);
                 json!({"opened": true})
@@ -377,8 +380,8 @@ impl Player {
                 json!({"sent": true})
             }
             "features" => {
-                let about = client.about().await?;
-                json!({"version": about.version, "api": about.api, "namespace": about.namespace, "features": about.features})
+                let description = client.describe().await?;
+                json!({"version": description.version, "api": description.api, "namespace": description.namespace, "features": description.features})
             }
             _ => return Err(format!("this runner does not know {verb}").into()),
         })
