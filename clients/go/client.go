@@ -186,7 +186,7 @@ func (c *Client) caller(ctx context.Context) (*session, error) {
 	if s != nil {
 		return s, nil
 	}
-	about, err := aboutOf(ctx, c.t, c.config.Timeout)
+	about, err := describe(ctx, c.t, c.config.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -313,7 +313,7 @@ func (c *Client) withdraw(what *asked, o *options) {
 		if o.body.Bind != BindTTL {
 			return // the grant has ended with its session
 		}
-		s = noSession(c.t, &About{}, c.config.Timeout)
+		s = noSession(c.t, &Description{}, c.config.Timeout)
 	}
 	s.withdraw(what, o.body.RequestID)
 }
@@ -632,8 +632,8 @@ func (c *Client) amend(ctx context.Context, key string, body amendBody) (*Status
 	return status, err
 }
 
-// About asks the sidecar for its version and features.
-func (c *Client) About(ctx context.Context) (*About, error) {
+// Describe asks the sidecar for its version and features.
+func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	s, err := c.caller(ctx)
 	if err != nil {
 		return nil, err

@@ -277,7 +277,7 @@ func TestReads(t *testing.T) {
 
 	var raw json.RawMessage
 	ok(t, c.Call(t.Context(), "GET", "/v1", nil, &raw, 0))
-	if about := must(c.About(t.Context()))(t); !about.Has("shared") || !strings.Contains(string(raw), about.Version) {
+	if description := must(c.Describe(t.Context()))(t); !description.Has("shared") || !strings.Contains(string(raw), description.Version) {
 		t.Errorf("about: %+v, %s", about, raw)
 	}
 	is(t, c.Stop(t.Context(), "free", ""), locksidecar.ErrNotHeld)

@@ -182,7 +182,7 @@ func (b *acquireBody) needs() (features []string) {
 }
 
 // lacking is the error of a sidecar that lacks one of the features, or nil.
-func lacking(about *About, features ...string) error {
+func lacking(about *Description, features ...string) error {
 	for _, feature := range features {
 		if !about.Has(feature) {
 			return &Error{Code: "unsupported", Detail: fmt.Sprintf("the sidecar (%s) is older than this client: it lacks %q", about.Version, feature)}

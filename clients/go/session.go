@@ -21,7 +21,7 @@ const (
 // session is an explicit session. It lives as long as its event stream, a connection of its own. Its calls use other connections.
 type session struct {
 	t       *transport
-	about   *About
+	about   *Description
 	timeout time.Duration
 	id      string // empty: calls without a session
 	stream  *stream
@@ -47,21 +47,21 @@ type sessionEvent struct {
 	Reason string `json:"reason"`
 }
 
-func aboutOf(ctx context.Context, t *transport, timeout time.Duration) (*About, error) {
-	about := &About{}
+func describe(ctx context.Context, t *transport, timeout time.Duration) (*Description, error) {
+	about := &Description{}
 	// Over the connection in reserve, so that it is open before any call waits.
 	err := t.do(ctx, call{method: http.MethodGet, path: "/v1", timeout: timeout, reserved: true, repeatable: true}, about)
 	return about, err
 }
 
 // noSession is for calls without a session.
-func noSession(t *transport, about *About, timeout time.Duration) *session {
+func noSession(t *transport, about *Description, timeout time.Duration) *session {
 	return &session{t: t, about: about, timeout: timeout, life: t.life, grants: map[grantID]*grant{}}
 }
 
 // openSession opens a session.
 func openSession(ctx context.Context, t *transport, c *Config, onEnd func(*session)) (*session, error) {
-	about, err := aboutOf(ctx, t, c.Timeout)
+	about, err := describe(ctx, t, c.Timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -241,8 +241,8 @@ func (w *Waiter) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// About is what a sidecar says about itself.
-type About struct {
+// Description is what a sidecar says about itself.
+type Description struct {
 	Version   string   `json:"version"`
 	API       string   `json:"api"`
 	Namespace string   `json:"namespace"`
@@ -250,7 +250,7 @@ type About struct {
 }
 
 // Has reports whether the sidecar has a feature.
-func (a *About) Has(feature string) bool { return slices.Contains(a.Features, feature) }
+func (d *Description) Has(feature string) bool { return slices.Contains(d.Features, feature) }
 
 // Event is what happened to a key.
 type Event struct {

@@ -185,14 +185,14 @@ func (w *Waiter) Awaited() string {
 	return Printable(w.Mode)
 }
 
-// About is what a sidecar says about itself.
-type About struct {
+// Description is what a sidecar says about itself.
+type Description struct {
 	Namespace string   `json:"namespace"`
 	Features  []string `json:"features"`
 }
 
 // ShowsNamespaces reports whether the sidecar shows the locks of other namespaces.
-func (a *About) ShowsNamespaces() bool { return slices.Contains(a.Features, "namespaces") }
+func (d *Description) ShowsNamespaces() bool { return slices.Contains(d.Features, "namespaces") }
 
 // Counts are numbers of locks and calls.
 type Counts struct {

@@ -20,7 +20,7 @@ type namespaces struct {
 
 // readNamespaces asks for the names only if the sidecar shows others than its own.
 func (c *console) readNamespaces() (n namespaces, err error) {
-	var about client.About
+	var about client.Description
 	if err := c.Client.Call(http.MethodGet, "/v1", nil, &about, 0); err != nil || !about.ShowsNamespaces() {
 		return n, err
 	}

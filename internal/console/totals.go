@@ -12,7 +12,7 @@ import (
 type totalled struct {
 	client.Stats
 
-	about client.About
+	about client.Description
 }
 
 func (c *console) readStats() (*totalled, error) {

@@ -4,7 +4,7 @@ import { abortable, isAway, Patience } from "./retry";
 import type { Asked, Granted, Session } from "./session";
 import type { Sessions } from "./sessions";
 import { tracedAcquire } from "./tracing";
-import type { About } from "./types";
+import type { Description } from "./types";
 import type { Wire, WireSkipped } from "./wire";
 
 /** The options of an acquire that are not sent as they are. */
@@ -16,7 +16,7 @@ interface Got<G> {
 }
 
 /** For a withdrawal, which needs no feature. */
-const nothing: About = { version: "", api: "v1", features: [] };
+const nothing: Description = { version: "", api: "v1", features: [] };
 
 export function acquire(sessions: Sessions, key: string, fields: Wire, how: How): Promise<Got<Granted | WireSkipped>> {
   return withdrawing(sessions, [key], fields, how, (what) =>

@@ -49,7 +49,7 @@ import { podSocket } from "./socket";
 import type { Term } from "./term";
 import { tracedRelease } from "./tracing";
 import { Transport } from "./transport";
-import type { About, Json, KeyEvent, LockInfo, LockPage, Waiter } from "./types";
+import type { AsJson, Description, Json, KeyEvent, LockInfo, LockPage, Waiter } from "./types";
 import { KeyWatch } from "./watch";
 import { type LockRequestCallback, type LockRequestOptions, request } from "./weblocks";
 import { lockInfoOf, lockPath, query, requireFeature, type Wire, waiterOf } from "./wire";
@@ -183,13 +183,13 @@ export class Client {
    * of at most 4 KiB. If `run` fails, the next waiter runs its own. A later call runs again. Throws as `acquire`, and what its own
    * `run` throws.
    */
-  once<T>(key: string, run: Run<T>): Promise<T>;
-  once<T>(key: string, options: OnceOptions, run: Run<T>): Promise<T>;
-  async once<T>(key: string, ...rest: [Run<T>] | [OnceOptions, Run<T>]): Promise<T> {
+  once<T>(key: string, run: Run<T>): Promise<AsJson<T>>;
+  once<T>(key: string, options: OnceOptions, run: Run<T>): Promise<AsJson<T>>;
+  async once<T>(key: string, ...rest: [Run<T>] | [OnceOptions, Run<T>]): Promise<AsJson<T>> {
     const [options, run] = optionsAndRun<OnceOptions, Run<T>>(rest, acquireChecks);
     const got = await this.#get(key, { ...options, onSuccess: "skip" }, -1);
     if (!(got instanceof Lock)) {
-      return got.result as T;
+      return got.result as AsJson<T>;
     }
     let result: Json;
     try {
@@ -208,7 +208,7 @@ export class Client {
       }
       throw error;
     }
-    return result as T;
+    return result as AsJson<T>;
   }
 
   /** locked makes a function that runs under a lock: `client.locked((id) => "report:" + id, render)`. */
@@ -269,7 +269,7 @@ export class Client {
     const { scope, prefix, type, limit, cursor } = options;
     const path = `/v1/locks${query({ scope, prefix, type, limit, cursor })}`;
     const answer = await this.#sessions.read((session) => {
-      requireFeature(session.about, "list", "a list of locks");
+      requireFeature(session.description, "list", "a list of locks");
       return session.call("GET", path);
     });
     return {
@@ -290,7 +290,7 @@ export class Client {
     let cursor: string | undefined;
     do {
       const answer = await this.#sessions.read((session) => {
-        requireFeature(session.about, "waiters", "a list of waiting calls");
+        requireFeature(session.description, "waiters", "a list of waiting calls");
         return session.call("GET", path + query({ prefix, limit, cursor }));
       });
       yield* (answer["waiters"] as Wire[]).map(waiterOf);
@@ -304,7 +304,7 @@ export class Client {
    */
   async stop(key: string, options: { reason?: string | undefined; token?: number | undefined } = {}): Promise<void> {
     checkOptions(options, stopChecks, '{ reason: "deploy" }');
-    requireFeature(await this.#sessions.about(), "stop", "a request to stop");
+    requireFeature(await this.#sessions.describe(), "stop", "a request to stop");
     const { reason, token } = options;
     await this.#sessions.call({
       method: "POST",
@@ -406,7 +406,7 @@ export class Client {
   events(key: string, options: EventsOptions = {}): AsyncIterableIterator<KeyEvent> & AsyncDisposable {
     checkKey(key);
     checkOptions(options, eventsChecks, "{ signal }");
-    const check = async (): Promise<void> => requireFeature(await this.#sessions.about(), "events", "an event stream");
+    const check = async (): Promise<void> => requireFeature(await this.#sessions.describe(), "events", "an event stream");
     const { transport, options: limits } = this.#sessions;
     const watch = new KeyWatch(transport, key, { ...limits, check }, options.signal, () => this.#watches.delete(watch));
     this.#watches.add(watch);
@@ -418,9 +418,9 @@ export class Client {
     await this.#sessions.open();
   }
 
-  /** about returns the version and the features of the sidecar. */
-  about(): Promise<About> {
-    return this.#sessions.about();
+  /** describe returns the version and the features of the sidecar. */
+  describe(): Promise<Description> {
+    return this.#sessions.describe();
   }
 
   /** close ends the session and releases its locks. Waiting calls and event streams throw a `ClientClosedError`. */

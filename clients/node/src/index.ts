@@ -23,8 +23,9 @@ export type {
 export { Semaphore } from "./semaphore";
 export type { Term } from "./term";
 export type {
-  About,
+  AsJson,
   Bind,
+  Description,
   Holder,
   Json,
   KeyEvent,

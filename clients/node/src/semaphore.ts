@@ -8,7 +8,7 @@ interface Locks {
   tryAcquire(key: string, options: AcquireOptions): Promise<TryAcquireResult>;
 }
 
-/** Semaphore is a key with at most `limit` holders. Each place is a shared `Lock` with a `slot`. */
+/** Semaphore is a key with at most `limit` holders. Each permit is a shared `Lock` with a `slot`. */
 export class Semaphore {
   readonly #locks: Locks;
 
@@ -23,28 +23,28 @@ export class Semaphore {
     this.#locks = locks;
   }
 
-  /** acquire waits for a place. As `client.acquire`. */
+  /** acquire waits for a permit. As `client.acquire`. */
   async acquire(options: SemaphoreOptions = {}): Promise<Lock> {
-    return this.#locks.acquire(this.key, this.#place(options));
+    return this.#locks.acquire(this.key, this.#permit(options));
   }
 
   /** tryAcquire returns a result. By default it does not wait. As `client.tryAcquire`. */
   async tryAcquire(options: SemaphoreOptions = {}): Promise<TryAcquireResult> {
-    return this.#locks.tryAcquire(this.key, this.#place(options));
+    return this.#locks.tryAcquire(this.key, this.#permit(options));
   }
 
-  /** run runs a function with a place, and returns its result. As `client.lock`. */
-  run<T>(run: (place: Lock) => T | PromiseLike<T>): Promise<T>;
-  run<T>(options: SemaphoreOptions, run: (place: Lock) => T | PromiseLike<T>): Promise<T>;
+  /** run runs a function with a permit, and returns its result. As `client.lock`. */
+  run<T>(run: (permit: Lock) => T | PromiseLike<T>): Promise<T>;
+  run<T>(options: SemaphoreOptions, run: (permit: Lock) => T | PromiseLike<T>): Promise<T>;
   async run<T>(
-    ...rest: [(place: Lock) => T | PromiseLike<T>] | [SemaphoreOptions, (place: Lock) => T | PromiseLike<T>]
+    ...rest: [(permit: Lock) => T | PromiseLike<T>] | [SemaphoreOptions, (permit: Lock) => T | PromiseLike<T>]
   ): Promise<T> {
-    const [options, run] = optionsAndRun<SemaphoreOptions, (place: Lock) => T | PromiseLike<T>>(rest, acquireChecks);
-    const place = await this.acquire(options);
-    return under(place, () => run(place));
+    const [options, run] = optionsAndRun<SemaphoreOptions, (permit: Lock) => T | PromiseLike<T>>(rest, acquireChecks);
+    const permit = await this.acquire(options);
+    return under(permit, () => run(permit));
   }
 
-  #place(options: SemaphoreOptions): AcquireOptions {
+  #permit(options: SemaphoreOptions): AcquireOptions {
     checkOptions(options, acquireChecks);
     return { ...options, mode: "shared", limit: this.limit };
   }

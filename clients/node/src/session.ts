@@ -12,7 +12,7 @@ import { Lease } from "./lease";
 import { hasNoAnswer, mayBeDone, Patience } from "./retry";
 import type { ServerSentEvent } from "./sse";
 import type { EventStream, Transport } from "./transport";
-import type { About } from "./types";
+import type { Description } from "./types";
 import { lockPath, query, requireFields, type Subject, type Wire, type WireGrant, type WireSkipped } from "./wire";
 
 /** How a session is opened, and the limits of its calls. */
@@ -71,22 +71,22 @@ export class Session {
 
   private constructor(
     readonly transport: Transport,
-    readonly about: About,
+    readonly description: Description,
     readonly timeoutMs: number,
   ) {}
 
   /** open asks for the sidecar's features, and opens a session. Throws as Transport.call does. */
   static async open(transport: Transport, options: SessionOptions): Promise<Session> {
     const { timeoutMs } = options;
-    const about = await aboutOf(transport, timeoutMs);
-    const session = new Session(transport, about, timeoutMs);
+    const description = await describe(transport, timeoutMs);
+    const session = new Session(transport, description, timeoutMs);
     await session.#open(options);
     return session;
   }
 
   /** none is for calls without a session: reads, and calls with a token. */
-  static none(transport: Transport, about: About, timeoutMs: number): Session {
-    return new Session(transport, about, timeoutMs);
+  static none(transport: Transport, description: Description, timeoutMs: number): Session {
+    return new Session(transport, description, timeoutMs);
   }
 
   get ended(): boolean {
@@ -211,7 +211,7 @@ export class Session {
     signal: AbortSignal | undefined,
     about: Subject,
   ): Promise<Wire> {
-    requireFields(this.about, body);
+    requireFields(this.description, body);
     const waitMs = (body["wait_ms"] ?? 0) as number;
     const timeoutMs = waitMs < 0 ? undefined : waitMs + this.timeoutMs;
     this.#due++;
@@ -343,7 +343,7 @@ export class Session {
    * calls: it has a connection of its own.
    */
   amend(key: string, token: number, fields: Wire = {}, timeoutMs = this.timeoutMs): Promise<Wire> {
-    requireFields(this.about, fields);
+    requireFields(this.description, fields);
     return this.call("PATCH", lockPath(key), {
       body: { token, ...fields },
       about: { key, token },
@@ -365,7 +365,7 @@ export class Session {
   ): Promise<Wire> {
     const { outcome, reentry, result } = options;
     const request_id = options.entry;
-    requireFields(this.about, { outcome, reentry, result, request_id });
+    requireFields(this.description, { outcome, reentry, result, request_id });
     const path = lockPath(key, query({ token, outcome, reentry, request_id }));
     const body = result === undefined ? undefined : { result };
     const answer = await this.call("DELETE", path, { body, about: { key, token }, context, shares: true });
@@ -434,9 +434,9 @@ export class Session {
   }
 }
 
-/** aboutOf asks for the sidecar's features, over the connection in reserve. So that is open before any call waits. */
-export async function aboutOf(transport: Transport, timeoutMs: number): Promise<About> {
-  return (await transport.call({ method: "GET", path: "/v1", timeoutMs, reserved: true })) as unknown as About;
+/** describe asks for the sidecar's features, over the connection in reserve. So that is open before any call waits. */
+export async function describe(transport: Transport, timeoutMs: number): Promise<Description> {
+  return (await transport.call({ method: "GET", path: "/v1", timeoutMs, reserved: true })) as unknown as Description;
 }
 
 function idOf(key: string, token: number): string {

@@ -1,9 +1,9 @@
 import { ClientClosedError, SessionEndedError } from "./errors";
 import { apart } from "./holding";
 import { abortable, brokeOff } from "./retry";
-import { aboutOf, Session, type SessionOptions } from "./session";
+import { describe, Session, type SessionOptions } from "./session";
 import type { Call, Transport } from "./transport";
-import type { About } from "./types";
+import type { Description } from "./types";
 import type { Wire } from "./wire";
 
 /** Sessions opens the client's session when a call needs it, and another one after a loss. */
@@ -56,11 +56,11 @@ export class Sessions {
 
   /** caller returns the session if there is one, else one for calls without a session. */
   async caller(): Promise<Session> {
-    return this.#session && !this.#closed ? this.open() : this.none(await this.about());
+    return this.#session && !this.#closed ? this.open() : this.none(await this.describe());
   }
 
-  none(about: About): Session {
-    return Session.none(this.transport, about, this.options.timeoutMs);
+  none(description: Description): Session {
+    return Session.none(this.transport, description, this.options.timeoutMs);
   }
 
   /** join makes a repeatable call in the session, and repeats it in a new one after a loss. */
@@ -89,14 +89,14 @@ export class Sessions {
     }
   }
 
-  async about(): Promise<About> {
+  async describe(): Promise<Description> {
     if (this.#session && !this.#closed) {
-      return (await this.#session).about;
+      return (await this.#session).description;
     }
     if (this.#closed) {
       throw new ClientClosedError();
     }
-    return aboutOf(this.transport, this.options.timeoutMs);
+    return describe(this.transport, this.options.timeoutMs);
   }
 
   call(call: Call): Promise<Wire> {

@@ -1,6 +1,21 @@
 /** A value of JSON. */
 export type Json = null | boolean | number | string | Json[] | { [member: string]: Json };
 
+/** What JSON makes of a value: of a `Date` a string, of `undefined` null. So `once` returns it to all callers. */
+export type AsJson<T> = unknown extends T
+  ? Json
+  : T extends null | boolean | number | string
+    ? T
+    : T extends undefined | void
+      ? null
+      : T extends { toJSON(): infer J }
+        ? AsJson<J>
+        : T extends readonly (infer E)[]
+          ? AsJson<E>[]
+          : T extends object
+            ? { [K in keyof T]: AsJson<Exclude<T[K], undefined>> | Extract<T[K], undefined> }
+            : never;
+
 /** A lock ends with the client's session, or after its time to live. */
 export type Bind = "session" | "ttl";
 
@@ -11,7 +26,7 @@ export type Mode = "exclusive" | "shared";
 export type Outcome = "success" | "failure";
 
 /** The sidecar's version and features (`GET /v1`). */
-export interface About {
+export interface Description {
   /** The sidecar's version. */
   version: string;
   /** The API's version, `v1`. */

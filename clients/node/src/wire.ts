@@ -18,7 +18,7 @@ import {
   UnsupportedError,
   WaitTimeoutError,
 } from "./errors";
-import type { About, Bind, Holder, Json, KeyEvent, LockInfo, Mode, SharedHolder, Stopping, Waiter } from "./types";
+import type { Bind, Description, Holder, Json, KeyEvent, LockInfo, Mode, SharedHolder, Stopping, Waiter } from "./types";
 
 export type Wire = { [member: string]: unknown };
 
@@ -227,21 +227,21 @@ const featureOf: { [field: string]: string } = {
 };
 
 /** requireFields throws an UnsupportedError if the sidecar does not know a field, which it might refuse or ignore. */
-export function requireFields(about: About, fields: Wire): void {
+export function requireFields(description: Description, fields: Wire): void {
   for (const [field, value] of Object.entries(fields)) {
     const feature = featureOf[field];
     if (value !== undefined && feature !== undefined) {
-      requireFeature(about, feature, `the field ${field}`);
+      requireFeature(description, feature, `the field ${field}`);
     }
   }
 }
 
 /** requireFeature throws an UnsupportedError if the sidecar lacks the feature that `what` needs. */
-export function requireFeature(about: About, feature: string, what: string): void {
-  if (!about.features.includes(feature)) {
+export function requireFeature(description: Description, feature: string, what: string): void {
+  if (!description.features.includes(feature)) {
     throw new UnsupportedError(
-      `${what} needs the feature ${feature}, which this sidecar (version ${about.version}) does not have; ` +
-        `it has ${about.features.join(", ")}. Update the sidecar`,
+      `${what} needs the feature ${feature}, which this sidecar (version ${description.version}) does not have; ` +
+        `it has ${description.features.join(", ")}. Update the sidecar`,
     );
   }
 }

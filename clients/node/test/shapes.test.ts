@@ -212,7 +212,7 @@ describe("reading", () => {
     assert.deepEqual(keys, ["look:1", "look:2", "look:3"]);
     assert.ok((await client.page({ type: "look", limit: 1 })).nextCursor);
     assert.equal((await client.get("look:0", { fresh: true })).state, "free");
-    assert.ok((await client.about()).features.includes("wait"));
+    assert.ok((await client.describe()).features.includes("wait"));
   });
 
   test("events", async () => {

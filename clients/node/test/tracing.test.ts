@@ -397,7 +397,7 @@ describe("with the SDK", () => {
   test("an old sidecar is no error of the call", async () => {
     const client = sidecar.client();
     await client.connect();
-    const about = await client.about();
+    const about = await client.describe();
     about.features = about.features.filter((feature) => feature !== "hold");
     await assert.rejects(client.acquire("old", { maxHoldMs: 1000 }), UnsupportedError);
     assert.deepEqual(results(), ["lock.acquire unsupported"]);

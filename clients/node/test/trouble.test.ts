@@ -307,7 +307,7 @@ describe("a lost session", () => {
     assert.equal(lock.lost?.reason, "closed");
     assert.equal((await b.get("close")).state, "free");
     await assert.rejects(a.acquire("close"), ClientClosedError);
-    await assert.rejects(a.about(), ClientClosedError);
+    await assert.rejects(a.describe(), ClientClosedError);
     await a.close();
     await new Client({ socketPath: "/nowhere" }).close();
   });

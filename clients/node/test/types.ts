@@ -51,9 +51,9 @@ export async function types(client: Client): Promise<void> {
   }
   // @ts-expect-error: a limit is for one key
   await client.acquireMany(["a"], { mode: "shared", limit: 2 });
-  // @ts-expect-error: a place in a semaphore is not entered again
+  // @ts-expect-error: a permit of a semaphore is not entered again
   await client.semaphore("gpu", 2).acquire({ reentrant: true });
-  const slot = await client.semaphore("gpu", 2).run({ waitMs: 1 }, (place) => place.slot);
+  const slot = await client.semaphore("gpu", 2).run({ waitMs: 1 }, (permit) => permit.slot);
   same<typeof slot, number | null>(true);
   same<Mode, "exclusive" | "shared">(true);
   const led = await client.lead("leader", { data: { addr: "a" } }, async (term) => term.token);
@@ -81,8 +81,16 @@ export async function types(client: Client): Promise<void> {
   }
   await using lock = await client.acquire("key", { signal: AbortSignal.timeout(1) });
   same<typeof lock.signal, AbortSignal>(true);
-  const once: { rows: number } = await client.once("key", () => ({ rows: 1 }));
-  void once;
+  const once = await client.once("key", () => ({ rows: [1], at: new Date(), of: undefined as string | undefined }));
+  same<typeof once, { rows: number[]; at: string; of: string | undefined }>(true);
+  same<Awaited<ReturnType<typeof nothing>>, null>(true);
+  async function nothing() {
+    return client.once("key", async () => {});
+  }
+  same<Awaited<ReturnType<typeof anything>>, Json>(true);
+  async function anything() {
+    return client.once("key", (): unknown => 1);
+  }
   const error: unknown = null;
   if (error instanceof LockHeldError) {
     const base: LocksidecarError = error;

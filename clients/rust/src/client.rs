@@ -18,7 +18,7 @@ use crate::scope::place;
 use crate::session::{json, Amend, Asked, Claim, Grant, Session};
 use crate::trace::{self, Parent};
 use crate::transport::{lock_path, query_of, Call, Headers, Transport};
-use crate::types::{to_ms, About, Event, FromAnswer, LockInfo, Mode, Released, Status, Waiter, WireGrant};
+use crate::types::{to_ms, Description, Event, FromAnswer, LockInfo, Mode, Released, Status, Waiter, WireGrant};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RECONNECT: Duration = Duration::from_secs(30);
@@ -495,7 +495,7 @@ impl Client {
     }
 
     /// Asks the sidecar for its version and features.
-    pub async fn about(&self) -> Result<About> {
+    pub async fn describe(&self) -> Result<Description> {
         let core = self.inner.core.clone();
         self.inner.run(async move { Ok(core.caller().await?.about.clone()) }).await
     }

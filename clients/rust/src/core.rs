@@ -20,7 +20,7 @@ use crate::error::{closed, ours, Error, Result};
 use crate::latch::Latch;
 use crate::session::Session;
 use crate::transport::{Call, Transport};
-use crate::types::About;
+use crate::types::Description;
 
 /// What is called when a wait or a stream goes on in an outage.
 pub(crate) type OnOutage = Arc<dyn Fn(&Error) + Send + Sync>;
@@ -146,12 +146,12 @@ impl Core {
                 return Ok(session.clone());
             }
         }
-        let about = self.about().await?;
+        let about = self.describe().await?;
         Ok(Session::none(self, about))
     }
 
     /// Asks over the connection in reserve, so that it is open before any call waits.
-    pub async fn about(&self) -> Result<About> {
+    pub async fn describe(&self) -> Result<Description> {
         self.transport
             .answer(Call { method: "GET", path: "/v1".to_owned(), timeout: Some(self.timeout), reserved: true, repeatable: true, ..Call::default() })
             .await

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{invalid, ours, Result};
-use crate::types::{to_ms, About, Bind, Mode, Outcome, Scope, Stopping};
+use crate::types::{to_ms, Description, Bind, Mode, Outcome, Scope, Stopping};
 
 /// What is called for each request to stop.
 pub(crate) type OnStop = Arc<dyn Fn(Stopping) + Send + Sync>;
@@ -205,7 +205,7 @@ impl AcquireBody {
 }
 
 /// The error of a sidecar that lacks one of the features.
-pub(crate) fn lacking(about: &About, features: &[&str]) -> Result<()> {
+pub(crate) fn lacking(about: &Description, features: &[&str]) -> Result<()> {
     match features.iter().find(|feature| !about.has(feature)) {
         Some(feature) => Err(ours("unsupported", "", format!("the sidecar ({}) is older than this client: it lacks {feature:?}", about.version)).into()),
         None => Ok(()),

@@ -17,7 +17,7 @@ use crate::latch::Latch;
 use crate::options::{lacking, AcquireBody, OnStop, Release};
 use crate::sse::Stream;
 use crate::transport::{lock_path, query_of, Call, Headers, SILENCE};
-use crate::types::{ms, to_ms, About, Bind, Mode, Outcome, Released, Stopping, WireGrant};
+use crate::types::{ms, to_ms, Description, Bind, Mode, Outcome, Released, Stopping, WireGrant};
 
 /// The limit of the answer to a withdrawal.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 pub(crate) struct Session {
     me: Weak<Session>,
     pub core: Arc<Core>,
-    pub about: About,
+    pub about: Description,
     /// It gives access to the session, so nothing shows it. `None`: calls without a session.
     id: Option<String>,
     /// Set at the end of the session. Calls that wait end with it.
@@ -111,7 +111,7 @@ impl Drop for Asked {
         }
         let session = match self.core.session() {
             Some(session) => session,
-            None if self.bind == Some(Bind::Ttl) => Session::none(&self.core, About::default()),
+            None if self.bind == Some(Bind::Ttl) => Session::none(&self.core, Description::default()),
             None => return, // the grant has ended with its session
         };
         for key in std::mem::take(&mut self.keys) {
@@ -122,12 +122,12 @@ impl Drop for Asked {
 }
 
 impl Session {
-    fn new(core: &Arc<Core>, about: About, id: Option<String>) -> Arc<Session> {
+    fn new(core: &Arc<Core>, about: Description, id: Option<String>) -> Arc<Session> {
         Arc::new_cyclic(|me| Session { me: me.clone(), core: core.clone(), about, id, life: Latch::new(), hang_up: Latch::new(), state: Mutex::default() })
     }
 
     /// For calls without a session.
-    pub fn none(core: &Arc<Core>, about: About) -> Arc<Session> {
+    pub fn none(core: &Arc<Core>, about: Description) -> Arc<Session> {
         Session::new(core, about, None)
     }
 
@@ -144,7 +144,7 @@ impl Session {
         struct Opened {
             session: String,
         }
-        let about = core.about().await?;
+        let about = core.describe().await?;
         let body = json(&Body { name: core.name.as_deref(), ttl_ms: core.ttl.map(to_ms) })?;
         let call = Call { method: "POST", path: "/v1/sessions".to_owned(), body: Some(body), timeout: Some(core.timeout), ..Call::default() };
         let mut stream = core.transport.open(call).await?;

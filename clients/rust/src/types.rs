@@ -264,7 +264,7 @@ impl FromAnswer for Waiter {
 /// What a sidecar says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
-pub struct About {
+pub struct Description {
     /// Its version.
     #[serde(default)]
     pub version: String,
@@ -279,7 +279,7 @@ pub struct About {
     pub features: Vec<String>,
 }
 
-impl About {
+impl Description {
     /// Whether the sidecar has a feature.
     pub fn has(&self, feature: &str) -> bool {
         self.features.iter().any(|name| name == feature)

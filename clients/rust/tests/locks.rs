@@ -227,8 +227,8 @@ async fn reads() {
     waits.abort();
     waits_for(&client, lock.key(), 0).await;
 
-    let about = client.about().await.unwrap();
-    assert!(about.has("shared") && client.call("GET", "/v1", &json!(null)).await.unwrap()["version"] == about.version.as_str());
+    let description = client.describe().await.unwrap();
+    assert!(description.has("shared") && client.call("GET", "/v1", &json!(null)).await.unwrap()["version"] == description.version.as_str());
     assert!(matches!(client.stop("free", "").await, Err(Error::NotHeld(_))));
     assert!(matches!(client.force_release("free").await, Err(Error::NotHeld(_))));
     for wrong in [

@@ -236,7 +236,7 @@ export class Player {
         this.sidecar.signal(`SIG${args["signal"]}` as Signal);
         return Promise.resolve({ sent: true });
       case "features":
-        return client.about().then((about) => ({ ...about }));
+        return client.describe().then((description) => ({ ...description }));
       default:
         throw new Error(`this runner does not know ${verb}`);
     }

@@ -93,7 +93,7 @@ async function play(name: string, file: File, store: Record<string, string>, onl
   const sidecar = new (over ? TlsSidecar : Sidecar)(settings);
   try {
     await sidecar.start({ ready: file.ready !== false });
-    const { features } = await sidecar.client().about();
+    const { features } = await sidecar.client().describe();
     for (const one of cases) {
       const missing = one.features?.filter((feature) => !features.includes(feature)) ?? [];
       if (missing.length > 0) {

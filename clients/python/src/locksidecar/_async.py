@@ -86,9 +86,9 @@ class AsyncClient(NotPickled):
         return AsyncLockContext(self._transport, key, options)
 
     def semaphore(self, key: str, limit: int, **options: Unpack[SemaphoreOptions]) -> AsyncSemaphore:
-        """`async with client.semaphore("gpu", limit=5) as place`: at most `limit` holders, in all pods.
+        """`async with client.semaphore("gpu", limit=5) as permit`: at most `limit` holders, in all pods.
 
-        `place.slot` is the smallest number from 0 that no other holder has. All that use a key name the same limit, or
+        `permit.slot` is the smallest number from 0 that no other holder has. All that use a key name the same limit, or
         get `LimitMismatch`.
         """
         return AsyncSemaphore(self._transport, key, limit, options)

@@ -183,8 +183,8 @@ class AsyncLockContext(BaseContext[AsyncLock]):
 class AsyncSemaphore(BaseSemaphore[AsyncLock], AsyncLockContext):
     """A semaphore to acquire by `async with`, or by `acquire` and `release`.
 
-    A place in it is held as `AsyncLock`, with a `slot`. These methods work as those of `threading.BoundedSemaphore`. It
-    may be shared, and a task may have several places.
+    A permit is held as `AsyncLock`, with a `slot`. These methods work as those of `threading.BoundedSemaphore`. It
+    may be shared, and a task may have several permits.
     """
 
     def __init__(self, transport: AsyncTransport, key: str, limit: int, options: SemaphoreOptions) -> None:
@@ -198,7 +198,7 @@ class AsyncSemaphore(BaseSemaphore[AsyncLock], AsyncLockContext):
         return None if lock is None else lock.slot
 
     async def release(self, n: int = 1) -> None:
-        """Releases places that `acquire` has got: those of this task first, then of others, the oldest first.
+        """Releases permits that `acquire` has got: those of this task first, then of others, the oldest first.
 
         Raises ValueError if there is none, else as `AsyncLock.release`.
         """

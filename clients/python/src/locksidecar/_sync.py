@@ -80,9 +80,9 @@ class Client(NotPickled):
         return LockContext(self._transport, key, options)
 
     def semaphore(self, key: str, limit: int, **options: Unpack[SemaphoreOptions]) -> Semaphore:
-        """`with client.semaphore("gpu", limit=5) as place`: at most `limit` holders, in all pods.
+        """`with client.semaphore("gpu", limit=5) as permit`: at most `limit` holders, in all pods.
 
-        `place.slot` is the smallest number from 0 that no other holder has. All that use a key name the same limit, or
+        `permit.slot` is the smallest number from 0 that no other holder has. All that use a key name the same limit, or
         get `LimitMismatch`.
         """
         return Semaphore(self._transport, key, limit, options)

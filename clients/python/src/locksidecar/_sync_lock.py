@@ -184,8 +184,8 @@ class LockContext(BaseContext[Lock]):
 class Semaphore(BaseSemaphore[Lock], LockContext):
     """A semaphore to acquire by `with`, or by `acquire` and `release`.
 
-    A place in it is held as `Lock`, with a `slot`. These methods work as those of `threading.BoundedSemaphore`. It
-    may be shared, and a thread may have several places.
+    A permit is held as `Lock`, with a `slot`. These methods work as those of `threading.BoundedSemaphore`. It
+    may be shared, and a thread may have several permits.
     """
 
     def __init__(self, transport: Transport, key: str, limit: int, options: SemaphoreOptions) -> None:
@@ -199,7 +199,7 @@ class Semaphore(BaseSemaphore[Lock], LockContext):
         return None if lock is None else lock.slot
 
     def release(self, n: int = 1) -> None:
-        """Releases places that `acquire` has got: those of this thread first, then of others, the oldest first.
+        """Releases permits that `acquire` has got: those of this thread first, then of others, the oldest first.
 
         Raises ValueError if there is none, else as `Lock.release`.
         """
