@@ -2,10 +2,13 @@
 package vocabulary
 
 import (
+	"cmp"
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,10 +20,29 @@ import (
 
 const top = "../../"
 
-// other is a name that is not the word in the form of its language.
+// other is a name that is not the word in the form of its language, `-` for none, or the word with another meaning.
 type other struct {
-	Name string `yaml:"name"`
-	Why  string `yaml:"why"`
+	Name  string `yaml:"name"`
+	Means string `yaml:"means"`
+	Why   string `yaml:"why"`
+}
+
+// none is the name of what a language, the commands or the API do not have.
+const none = "-"
+
+// UnmarshalYAML also takes a name alone.
+func (o *other) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.ScalarNode {
+		return node.Decode(&o.Name)
+	}
+	type plain other
+	return node.Decode((*plain)(o))
+}
+
+// justified: a name that is not wanted, and another meaning, have a reason.
+func (o *other) justified(want string) bool {
+	differs := o.Name != "" && o.Name != want || o.Means != ""
+	return differs == (o.Why != "")
 }
 
 // word is one of the file.
@@ -33,33 +55,45 @@ type word struct {
 	Go     *other `yaml:"go"`
 	PHP    *other `yaml:"php"`
 	Rust   *other `yaml:"rust"`
-	CLI    string `yaml:"cli"`
-	HTTP   string `yaml:"http"`
+	CLI    *other `yaml:"cli"`
+	HTTP   *other `yaml:"http"`
 }
 
 type file struct {
-	Calls   map[string]word `yaml:"calls"`
-	Held    map[string]word `yaml:"held"`
-	Options map[string]word `yaml:"options"`
-	Errors  map[string]word `yaml:"errors"`
+	Arguments map[string]arguments `yaml:"arguments"`
+	Calls     map[string]word      `yaml:"calls"`
+	Held      map[string]word      `yaml:"held"`
+	Options   map[string]word      `yaml:"options"`
+	Errors    map[string]word      `yaml:"errors"`
+}
+
+// arguments are the order of a call's arguments.
+type arguments struct {
+	Order string `yaml:"order"`
+	Why   string `yaml:"why"`
 }
 
 // exports are the names that a language has, by the group of the file.
 type exports map[string][]string
 
-// TestVocabulary: each word has its name in each client, in the commands, and in the API's document.
-func TestVocabulary(t *testing.T) {
+// read returns the file.
+func read(t *testing.T) (words file, groups map[string]map[string]word) {
+	t.Helper()
 	text, err := os.ReadFile(top + "clients/vocabulary.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var words file
 	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&words); err != nil {
 		t.Fatal(err)
 	}
-	groups := map[string]map[string]word{"calls": words.Calls, "held": words.Held, "options": words.Options, "errors": words.Errors}
+	return words, map[string]map[string]word{"calls": words.Calls, "held": words.Held, "options": words.Options, "errors": words.Errors}
+}
+
+// TestVocabulary: each word has its name in each client. Another name, another meaning, or none has its reason.
+func TestVocabulary(t *testing.T) {
+	_, groups := read(t)
 	for _, language := range languages {
 		has := language.exports(t)
 		for group, all := range groups {
@@ -69,27 +103,64 @@ func TestVocabulary(t *testing.T) {
 			for name, w := range all {
 				want := language.form(group, name)
 				if o := language.other(&w); o != nil {
-					if o.Why == "" || o.Name == want {
-						t.Errorf("%s, %s: %q needs a reason, and must differ", language.name, name, o.Name)
+					if o.Name == want || o.Name == "" && o.Means == "" || !o.justified(want) {
+						t.Errorf("%s, %s: %+v needs a reason, and must differ", language.name, name, *o)
 					}
-					want = o.Name
+					want = cmp.Or(o.Name, want)
 				}
-				if !slices.Contains(has[group], want) {
+				if want != none && !slices.Contains(has[group], want) {
 					t.Errorf("%s has no %s, for the word %s of %s", language.name, want, name, group)
 				}
 			}
 		}
 	}
+}
+
+// TestCommandsAndAPI: what the commands and the API have for each word is there, and what they do not have has its reason.
+func TestCommandsAndAPI(t *testing.T) {
+	_, groups := read(t)
 	commands := found(t, `(?m)^\t\tUse:\s+"([a-z]+)`, "internal/cli/*.go")
-	document := found(t, `(?m)operationId: (\w+)|code: \{ const: (\w+) \}`, "api/openapi.yaml")
+	for _, flag := range found(t, `\b(?:f|flags|cmd\.Flags\(\))\.\w+\((?:&[\w.]+, )?"([a-z-]+)",`, "internal/cli/*.go") {
+		commands = append(commands, "--"+flag)
+	}
+	document := found(t, `(?m)operationId: (\w+)|code: \{ const: (\w+) \}|^      name: (Cache-Control)$`, "api/openapi.yaml")
 	for group, all := range groups {
 		for name, w := range all {
-			if group == "calls" && w.CLI != "-" && !slices.Contains(commands, w.CLI) {
-				t.Errorf("there is no command %q, for the word %s", w.CLI, name)
+			if group != "errors" { // a command has an exit code for many errors
+				there(t, group+", "+name+", cli", w.CLI, commands)
 			}
-			if group != "options" && w.HTTP != "-" && !slices.Contains(document, w.HTTP) {
-				t.Errorf("the API has no %q, for the word %s", w.HTTP, name)
-			}
+			there(t, group+", "+name+", http", w.HTTP, document)
+		}
+	}
+}
+
+// there checks a cell: each of its words is there, or its reason is.
+func there(t *testing.T, at string, o *other, has []string) {
+	t.Helper()
+	if o == nil || o.Name == "" {
+		t.Errorf("%s: there is nothing; write `-` with the reason if there is none", at)
+		return
+	}
+	want := o.Name
+	if want == none {
+		want = ""
+	}
+	if !o.justified(want) {
+		t.Errorf("%s: %+v needs a reason if it means something else or is none, and only then", at, *o)
+	}
+	for _, part := range strings.Fields(o.Name) {
+		if part != none && !slices.Contains(has, part) {
+			t.Errorf("%s: there is no %q", at, part)
+		}
+	}
+}
+
+// TestArguments: the order of arguments has its reason in each language.
+func TestArguments(t *testing.T) {
+	words, _ := read(t)
+	for _, language := range []string{"python", "node", "java", "ruby", "go", "php", "rust"} {
+		if a := words.Arguments[language]; a.Order == "" || a.Why == "" {
+			t.Errorf("%s: %+v", language, a)
 		}
 	}
 }
@@ -103,7 +174,8 @@ type language struct {
 }
 
 var languages = []language{
-	{"Python", pythonExports, func(_, name string) string { return name }, func(w *word) *other { return w.Python }},
+	{"Python for threads", pythonExports("_sync", "Client", "Lock"), func(_, name string) string { return name }, func(w *word) *other { return w.Python }},
+	{"Python for asyncio", pythonExports("_async", "AsyncClient", "AsyncLock"), func(_, name string) string { return name }, func(w *word) *other { return w.Python }},
 	{"Node", nodeExports, func(group, name string) string {
 		if group == "errors" {
 			return name + "Error"
@@ -163,14 +235,48 @@ func matches(pattern, text string) (names []string) {
 	return names
 }
 
-func pythonExports(t *testing.T) exports {
-	t.Helper()
-	const source = "clients/python/src/locksidecar/"
-	methods := `(?m)^    (?:async )?def ([a-z]\w*)\(`
-	held := append(found(t, methods, source+"_async_lock.py"), found(t, `(?m)^\s+(?:self\.)?([a-z]\w*)(?:: [^=\n]+)?(?: = .*)?$`, source+"_lock.py", source+"_async_lock.py")...)
-	return exports{
-		"calls": found(t, methods, source+"_async.py"), "held": held, "options": found(t, `(fresh): bool`, source+"_async.py"),
-		"errors": found(t, `(?m)^class (\w+)\(`, source+"errors.py"),
+// pythonNames prints the public names of Python's client: python3 -c pythonNames FOLDER HALF CLIENT LOCK. It reads the code by Python's own parser.
+const pythonNames = `
+import ast, json, sys
+from pathlib import Path
+
+folder, half, client, lock = Path(sys.argv[1]), *sys.argv[2:]
+
+def body(file, name):
+    return next(one.body for one in ast.parse((folder / file).read_text()).body if isinstance(one, ast.ClassDef) and one.name == name)
+
+def functions(file, name):
+    return [one for one in body(file, name) if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+def attributes(file, name):
+    annotated = [one.target.id for one in body(file, name) if isinstance(one, ast.AnnAssign)]
+    init = [node for one in functions(file, name) if one.name == "__init__" for node in ast.walk(one) if isinstance(node, ast.Attribute)]
+    return annotated + [one.attr for one in init if isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"]
+
+errors = ast.parse((folder / "errors.py").read_text()).body
+listed = next(ast.literal_eval(one.value) for one in errors if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__")
+calls = functions(half + ".py", client)
+held = [("_lock.py", "BaseLock"), (half + "_lock.py", lock)]
+names = {
+    "calls": [one.name for one in calls],
+    "held": [name for at in held for name in [one.name for one in functions(*at)] + attributes(*at)],
+    "options": [argument.arg for one in calls if one.name == "get" for argument in one.args.kwonlyargs],
+    "errors": [one.name for one in errors if isinstance(one, ast.ClassDef) and one.name in listed],
+}
+json.dump({group: [name for name in all if not name.startswith("_")] for group, all in names.items()}, sys.stdout)
+`
+
+func pythonExports(half, client, lock string) func(t *testing.T) exports {
+	return func(t *testing.T) (has exports) {
+		t.Helper()
+		said, err := exec.CommandContext(t.Context(), "python3", "-c", pythonNames, top+"clients/python/src/locksidecar", half, client, lock).Output()
+		if err != nil {
+			t.Fatalf("python3: %v", err)
+		}
+		if err := json.Unmarshal(said, &has); err != nil {
+			t.Fatal(err)
+		}
+		return has
 	}
 }
 

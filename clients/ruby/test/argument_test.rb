@@ -56,7 +56,7 @@ class ArgumentTest < TestCase
   end
 
   def test_no_block
-    %i[lock shared once lead].each do |name|
+    %i[lock once lead].each do |name|
       assert_match(/needs a block.*use acquire/, assert_raises(ArgumentError) { client.public_send(name, key) }.message)
     end
     lock = client.acquire(key)

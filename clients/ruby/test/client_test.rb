@@ -89,6 +89,9 @@ class ClientTest < TestCase
   def test_shared_locks
     client.shared(key) do
       other.shared(key) { assert_equal 2, client.get(key).holders_count }
+      share = other.shared(key, wait: 0)
+      assert_equal [:shared, 2], [share.mode, client.get(key).holders_count]
+      assert share.release
       assert_raises(Locksidecar::LockHeld) { other.lock(key, wait: 0) { flunk } }
     end
     lock = client.acquire(key)

@@ -99,10 +99,13 @@ module Locksidecar
       block ? made.hold(&block) : made
     end
 
-    # Holds a shared lock in the block: its holders do not exclude each other. Calls get the lock in their order, so
-    # neither mode starves.
+    # Acquires a shared lock: its holders do not exclude each other. Calls get the lock in their order, so neither mode
+    # starves. With a block it holds it there, as `lock` does.
     # @yieldparam lock [Lock]
-    def shared(key, **options, &block) = lock(key, **options, shared: true, &block)
+    # @return [Lock, Object] the lock, or the block's result
+    def shared(key, **options, &block)
+      block ? lock(key, **options, shared: true, &block) : acquire(key, **options, shared: true)
+    end
 
     # Calls the block under the lock, or returns the result of another holder's `once` after a wait. If the block raises,
     # the next waiter calls its own.
@@ -295,8 +298,7 @@ module Locksidecar
     def await_return(error)
       raise error unless @transport.may_return?(error)
 
-      pause = error.retry_after if error.is_a?(Unavailable)
-      sleep(pause || 1)
+      sleep(error.retry_after || 1)
     end
 
     # The data of the leader after an event; UNSET if it does not tell.
