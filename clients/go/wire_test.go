@@ -266,6 +266,31 @@ func TestAnOldSidecar(t *testing.T) {
 	}
 }
 
+// ErrUnavailable is any sidecar that cannot serve now. A limit is another thing.
+func TestUnavailable(t *testing.T) {
+	for _, code := range []string{"draining", "store_unavailable", "limit"} {
+		c := fake(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "3")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintf(w, `{"code":%q,"detail":"not now"}`, code)
+		})
+		var e *Error
+		_, err := c.Get(t.Context(), "k")
+		if !errors.As(err, &e) || errors.Is(err, ErrUnavailable) != (code != "limit") || errors.Is(err, ErrLimitReached) != (code == "limit") || e.RetryAfter != 3*time.Second {
+			t.Errorf("%s: %+v", code, err)
+		}
+	}
+	c := fake(t, func(w http.ResponseWriter, r *http.Request) { cut(w) })
+	if _, err := c.Get(t.Context(), "k"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("connection_lost: %v", err)
+	}
+	nobody := New(Config{Socket: filepath.Join(t.TempDir(), "none"), Reconnect: -1})
+	defer func() { _ = nobody.Close() }()
+	if _, err := nobody.Get(t.Context(), "k"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("unreachable: %v", err)
+	}
+}
+
 // The text of an error is one printable line, whatever others have put into it.
 func TestErrorsArePrintable(t *testing.T) {
 	e := problemOf(503, []byte(`{"code":"store_unavailable","detail":"failed:\n\t10.0.0.1 \u001b]0;x\u0007"}`), time.Second, subject{key: "a\u202eb"})

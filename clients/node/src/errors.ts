@@ -15,6 +15,8 @@ export type LostReason =
 export interface ErrorDetails {
   /** The HTTP status, if a sidecar answered. */
   status?: number | undefined;
+  /** The time until another try is useful, if the sidecar says it. */
+  retryAfterMs?: number | undefined;
   cause?: unknown;
 }
 
@@ -25,11 +27,14 @@ export class LocksidecarError extends Error {
   readonly code: string;
   /** The HTTP status; undefined without an answer. */
   readonly status: number | undefined;
+  /** The time until another try is useful, if the sidecar says it. */
+  readonly retryAfterMs: number | undefined;
 
   constructor(code: string, message: string, details: ErrorDetails = {}) {
     super(message, details.cause === undefined ? undefined : { cause: details.cause });
     this.code = code;
     this.status = details.status;
+    this.retryAfterMs = details.retryAfterMs;
   }
 }
 
@@ -201,20 +206,14 @@ export class WaitTimeoutError extends NotGrantedError {
   }
 }
 
-/** `limit`, `store_unavailable`, `draining`: try again later. */
-export class UnavailableError extends LocksidecarError {
-  override name = "UnavailableError";
-  /** The time until another try is useful, if the sidecar says it. */
-  readonly retryAfterMs: number | undefined;
-  constructor(code: string, message: string, details: ErrorDetails & { retryAfterMs?: number | undefined } = {}) {
-    super(code, message, details);
-    this.retryAfterMs = details.retryAfterMs;
-  }
+/** `limit`: too many sessions, locks of a session, or waiters. */
+export class LimitReachedError extends LocksidecarError {
+  override name = "LimitReachedError";
 }
 
-/** `limit`: too many sessions, locks of a session, or waiters. */
-export class LimitReachedError extends UnavailableError {
-  override name = "LimitReachedError";
+/** The sidecar, or its store, cannot serve now: a `ConnectionError`, `DrainingError` or `StoreUnavailableError`. */
+export class UnavailableError extends LocksidecarError {
+  override name = "UnavailableError";
 }
 
 /** `store_unavailable`: the sidecar cannot reach its database. Nothing was granted, or the sidecar withdraws it. */
@@ -228,7 +227,7 @@ export class DrainingError extends UnavailableError {
 }
 
 /** No answer came: `unreachable`, `connection_lost` or `timeout`. */
-export class ConnectionError extends LocksidecarError {
+export class ConnectionError extends UnavailableError {
   override name = "ConnectionError";
   /** The path of the sidecar's socket, or its URL. */
   readonly address: string;

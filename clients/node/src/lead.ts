@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { ConnectionError, LockLostError, SessionEndedError, UnavailableError } from "./errors";
+import { LimitReachedError, LocksidecarError, LockLostError, SessionEndedError, UnavailableError } from "./errors";
 import { type Lock, under } from "./lock";
 import type { Sessions } from "./sessions";
 import { Term } from "./term";
@@ -23,7 +23,7 @@ export async function lead<T>(
       if (signal?.aborted || sessions.closed || !sessions.connected || !mayReturn(error)) {
         throw error;
       }
-      const ms = (error instanceof UnavailableError ? error.retryAfterMs : undefined) ?? pauseMs;
+      const ms = (error instanceof LocksidecarError ? error.retryAfterMs : undefined) ?? pauseMs;
       await sleep(ms, undefined, signal ? { signal } : {}).catch(() => signal?.throwIfAborted());
       continue;
     }
@@ -75,7 +75,7 @@ function isEnd(error: unknown, term: Term): boolean {
 
 /** mayReturn says whether a sidecar that was there before may grant the lock later. */
 function mayReturn(error: unknown): boolean {
-  return [ConnectionError, SessionEndedError, UnavailableError, LockLostError].some((kind) => error instanceof kind);
+  return [UnavailableError, LimitReachedError, SessionEndedError, LockLostError].some((kind) => error instanceof kind);
 }
 
 /** LeaderWatch is an iterator over the data of a key's leader. */

@@ -4,6 +4,7 @@ import {
   ConnectionError,
   ConnectionLostError,
   DrainingError,
+  LimitReachedError,
   SessionEndedError,
   UnavailableError,
   UnreachableError,
@@ -61,7 +62,7 @@ export function hasNoAnswer(error: unknown): boolean {
 
 /** mayBeDone says whether the outcome of a release is unknown. A sidecar that cannot reach its store does not know it either. */
 export function mayBeDone(error: unknown): boolean {
-  return hasNoAnswer(error) || error instanceof UnavailableError;
+  return hasNoAnswer(error) || error instanceof UnavailableError || error instanceof LimitReachedError;
 }
 
 /** abortable waits for a shared promise. The signal ends the wait only. */

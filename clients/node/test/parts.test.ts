@@ -1,7 +1,22 @@
 // Parts that a real sidecar cannot test.
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
-import { NotGrantedError, UnsupportedError } from "locksidecar";
+import {
+  Client,
+  ConnectionLostError,
+  DrainingError,
+  LimitReachedError,
+  LocksidecarError,
+  NotGrantedError,
+  StoreUnavailableError,
+  UnavailableError,
+  UnreachableError,
+  UnsupportedError,
+} from "locksidecar";
 import { Grant } from "../dist/grant";
 import { EventParser } from "../dist/sse";
 import { errorOf, lockInfoOf, requireFeature, requireFields } from "../dist/wire";
@@ -81,7 +96,42 @@ test("a code of a newer sidecar is an error with this code", () => {
 
 test("Retry-After is given in ms", () => {
   const error = errorOf({ code: "limit", detail: "full" }, 429, 2000);
-  assert.equal((error as { retryAfterMs?: number }).retryAfterMs, 2000);
+  assert.equal(error.retryAfterMs, 2000);
+});
+
+test("Unavailable is any sidecar that cannot serve now", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "locksidecar-parts-"));
+  const socketPath = join(folder, "s");
+  const answers = ["draining", "store_unavailable", "limit"].map((code) => {
+    const body = JSON.stringify({ code, detail: "not now" });
+    return `HTTP/1.1 503 x\r\nRetry-After: 3\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`;
+  });
+  const server = createServer((socket) => {
+    socket.once("data", () => socket.end(answers.shift() ?? ""));
+  });
+  try {
+    await new Promise<void>((resolve) => server.listen(socketPath, resolve));
+    const refusal = async (path: string): Promise<LocksidecarError> => {
+      const error = await new Client({ socketPath: path }).get("key").catch((error: unknown) => error);
+      assert.ok(error instanceof LocksidecarError);
+      return error;
+    };
+    for (const kind of [DrainingError, StoreUnavailableError]) {
+      const error = await refusal(socketPath);
+      assert.ok(error instanceof kind && error instanceof UnavailableError);
+      assert.equal(error.retryAfterMs, 3000);
+    }
+    const limit = await refusal(socketPath);
+    assert.ok(limit instanceof LimitReachedError && !(limit instanceof UnavailableError));
+    assert.equal(limit.retryAfterMs, 3000);
+    const lost = await refusal(socketPath);
+    assert.ok(lost instanceof ConnectionLostError && lost instanceof UnavailableError);
+    const nobody = await refusal(join(folder, "none"));
+    assert.ok(nobody instanceof UnreachableError && nobody instanceof UnavailableError);
+  } finally {
+    server.close();
+    rmSync(folder, { recursive: true });
+  }
 });
 
 test("a lock that its sidecar keeps says so, and so does a refusal", () => {

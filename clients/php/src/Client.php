@@ -9,7 +9,6 @@ use Locksidecar\Exception\LockHeld;
 use Locksidecar\Exception\LockLost;
 use Locksidecar\Exception\SessionEnded;
 use Locksidecar\Exception\Skipped;
-use Locksidecar\Exception\Unavailable;
 use Locksidecar\Internal\Acquire;
 use Locksidecar\Internal\Amend;
 use Locksidecar\Internal\Answer;
@@ -524,7 +523,7 @@ final class Client
         if (!$this->transport->mayReturn($error)) {
             throw $error;
         }
-        Poll::sleep($error instanceof Unavailable ? $error->retryAfter() ?? 1.0 : 1.0);
+        Poll::sleep($error->retryAfter() ?? 1.0);
     }
 
     /** @return array<string, mixed> */

@@ -5,10 +5,14 @@ declare(strict_types=1);
 namespace Locksidecar\Tests;
 
 use Locksidecar\Client;
+use Locksidecar\Exception\Draining;
+use Locksidecar\Exception\LimitReached;
 use Locksidecar\Exception\LockLost;
+use Locksidecar\Exception\NoAnswer;
 use Locksidecar\Exception\NotHeld;
 use Locksidecar\Exception\ProtocolError;
 use Locksidecar\Exception\SessionEnded;
+use Locksidecar\Exception\StoreUnavailable;
 use Locksidecar\Exception\Unavailable;
 use Locksidecar\Internal\AnswerParser;
 use Locksidecar\Internal\EventConnection;
@@ -197,6 +201,34 @@ final class OutageTest extends ClientCase
             $relay->mute = false;
         }));
         $this->free($this->key, $path); // the client has released what it has given up
+    }
+
+    public function testUnavailableIsAnySidecarThatCannotServeNow(): void
+    {
+        $away = self::thrown(Unavailable::class, static fn () => (new Client('/nowhere/s.sock'))->get('k'));
+        self::assertInstanceOf(NoAnswer::class, $away);
+        self::assertNull($away->retryAfter());
+        foreach (['draining' => Draining::class, 'store_unavailable' => StoreUnavailable::class, 'limit' => LimitReached::class] as $code => $class) {
+            $path = sys_get_temp_dir() . '/refuses-' . bin2hex(random_bytes(4)) . '.sock';
+            $listener = stream_socket_server("unix://$path");
+            self::assertNotFalse($listener);
+            try {
+                $call = $this->aside(static fn () => (new Client($path))->get('k'));
+                $socket = stream_socket_accept($listener, self::LONG);
+                self::assertNotFalse($socket);
+                while (trim((string) fgets($socket)) !== '') {
+                }
+                $body = "{\"code\":\"$code\",\"detail\":\"not now\"}";
+                fwrite($socket, "HTTP/1.1 503 x\r\nRetry-After: 3\r\nConnection: close\r\nContent-Length: " . \strlen($body) . "\r\n\r\n$body");
+                $error = self::thrown($class, fn () => $this->result($call));
+                fclose($socket);
+            } finally {
+                fclose($listener);
+                unlink($path);
+            }
+            self::assertSame($code !== 'limit', $error instanceof Unavailable);
+            self::assertSame(3.0, $error->retryAfter());
+        }
     }
 
     public function testWhatIsNoSidecar(): void

@@ -6,10 +6,13 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import socketserver
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from locksidecar import Client, LockHeld, LockInfo, LocksidecarError, Skipped, Unavailable, errors
+from locksidecar import Client, LockHeld, LockInfo, LocksidecarError, NoAnswer, Skipped, Unavailable, errors
 from locksidecar.contrib import TickSkipped
 
 
@@ -26,7 +29,8 @@ def made() -> list[LocksidecarError]:
         errors.lost("a", "forced"),
         errors.Unsupported("shared", "1.0"),
         Skipped("a", {"rows": 3}),
-        Unavailable("it is away", "/s.sock", "timeout"),
+        Unavailable("away"),
+        NoAnswer("it is away", "/s.sock", "timeout"),
         errors.ProtocolError("no HTTP"),
         LocksidecarError("text"),
         TickSkipped("taken"),
@@ -43,6 +47,53 @@ def test_an_exception_is_made_again(error: LocksidecarError) -> None:
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert again.__dict__ == error.__dict__
+
+
+class Refuses(socketserver.StreamRequestHandler):
+    """Answers each call with the problem of its server."""
+
+    def handle(self) -> None:
+        while self.rfile.readline().strip():
+            pass
+        code = self.server.code.encode()  # type: ignore[attr-defined]
+        body = b'{"code":"%s","detail":"not now"}' % code
+        head = b"HTTP/1.1 503 x\r\nContent-Type: application/problem+json\r\nRetry-After: 3\r\nConnection: close\r\n"
+        self.wfile.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retry_after"),
+    [
+        (None, NoAnswer, None),
+        ("draining", errors.Draining, 3),
+        ("store_unavailable", errors.StoreUnavailable, 3),
+    ],
+)
+def test_unavailable_is_any_sidecar_that_cannot_serve_now(
+    code: str | None, kind: type[LocksidecarError], retry_after: float | None, tmp_path: Path
+) -> None:
+    with (
+        socketserver.ThreadingUnixStreamServer(str(tmp_path / "s.sock"), Refuses) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        server.code = code  # type: ignore[attr-defined]
+        pool.submit(server.serve_forever, 0.01)
+        try:
+            with (
+                Client(tmp_path / ("none" if code is None else "s.sock")) as client,
+                pytest.raises(Unavailable) as away,
+            ):
+                client.get("a")
+        finally:
+            server.shutdown()
+    assert type(away.value) is kind
+    assert away.value.retry_after == retry_after
+
+
+def test_a_limit_is_another_thing_than_unavailable() -> None:
+    limit = errors.from_problem({"code": "limit", "detail": "too many"}, 429, "3")
+    assert not isinstance(limit, Unavailable)
+    assert limit.retry_after == 3
 
 
 def test_every_exception_is_looked_at() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import LONG, Sidecar, until, waiting
-from locksidecar import Client, LockLost, ProtocolError, Unavailable, WaitTimeout, _core
+from locksidecar import Client, LockLost, NoAnswer, ProtocolError, Unavailable, WaitTimeout, _core
 from locksidecar._call import Call
 from locksidecar._wire import Answer
 
@@ -149,7 +149,7 @@ def test_an_answer_ends_the_session(sidecar: Sidecar, key: str) -> None:
 
 def test_the_sidecar_is_missing(tmp_path: Path) -> None:
     started = time.monotonic()
-    with pytest.raises(Unavailable, match=r"there is no such socket.*LOCKSIDECAR_SOCKET.*mounted") as missing:
+    with pytest.raises(NoAnswer, match=r"there is no such socket.*LOCKSIDECAR_SOCKET.*mounted") as missing:
         Client(tmp_path / "s.sock").acquire("x")
     assert missing.value.path == str(tmp_path / "s.sock")
     assert missing.value.path in str(missing.value)

@@ -82,7 +82,7 @@ def test_errors_can_be_pickled() -> None:
     lost = errors.lost("key", "forced")
     for error in (
         lost,
-        errors.Unavailable("why", "/s"),
+        errors.NoAnswer("why", "/s"),
         errors.Unsupported("x", "v1"),
         errors.Skipped("k", 1),
     ):

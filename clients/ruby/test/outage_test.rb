@@ -142,6 +142,43 @@ class OutageTest < TestCase
     assert_match(/at most 107 bytes/, long.message)
   end
 
+  # A server that refuses each call with a problem, in a folder of its own.
+  def refusing(code)
+    body = JSON.generate(code:, detail: "not now")
+    Dir.mktmpdir do |folder|
+      server = UNIXServer.new("#{folder}/s")
+      thread = Thread.new do
+        loop do
+          socket = server.accept
+          nil until socket.gets.strip.empty?
+          socket.write("HTTP/1.1 503 x\r\nRetry-After: 3\r\nConnection: close\r\nContent-Length: #{body.bytesize}\r\n\r\n#{body}")
+          socket.close
+        end
+      end
+      yield "#{folder}/s"
+    ensure
+      thread&.kill&.join
+      server&.close
+    end
+  end
+
+  def test_unavailable_is_any_sidecar_that_cannot_serve_now
+    away = assert_raises(Locksidecar::NoAnswer) { new_client("/tmp/none/s.sock").get(key) }
+    assert_kind_of Locksidecar::Unavailable, away
+    assert_nil away.retry_after
+    { "draining" => Locksidecar::Draining, "store_unavailable" => Locksidecar::StoreUnavailable }.each do |code, kind|
+      refusing(code) do |path|
+        error = assert_raises(kind) { new_client(path).get(key) }
+        assert_kind_of Locksidecar::Unavailable, error
+        assert_in_delta 3.0, error.retry_after
+      end
+    end
+    refusing("limit") do |path|
+      error = assert_raises(Locksidecar::LimitReached) { new_client(path).get(key) }
+      refute_kind_of Locksidecar::Unavailable, error
+    end
+  end
+
   def test_something_else_listens
     Dir.mktmpdir do |folder|
       server = UNIXServer.new("#{folder}/s")

@@ -326,3 +326,22 @@ pub(crate) fn of_answer(status: u16, body: &[u8], retry_after: Option<Duration>,
     }
     .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unavailable_is_any_sidecar_that_cannot_serve_now() {
+        for code in ["draining", "store_unavailable"] {
+            let e = of_answer(503, format!(r#"{{"code":"{code}"}}"#).as_bytes(), Some(Duration::from_secs(3)), &Subject::default());
+            assert!(matches!(&e, Error::Unavailable(p) if p.retry_after == Some(Duration::from_secs(3))), "{e:?}");
+        }
+        for code in ["unreachable", "connection_lost", "timeout"] {
+            let e = Error::from(ours(code, "k", "nobody is there"));
+            assert!(matches!(e, Error::Unavailable(_)), "{e:?}");
+        }
+        let e = of_answer(429, br#"{"code":"limit"}"#, None, &Subject::default());
+        assert!(matches!(e, Error::LimitReached(_)), "{e:?}");
+    }
+}

@@ -31,24 +31,24 @@ var codes = map[string]meaning{
 var meanings = map[string]map[string]meaning{
 	"py": {
 		"locksidecar.errors.LockHeld": held, "locksidecar.errors.WaitTimeout": waitTimeout, "locksidecar.errors.LockLost": lockLost,
-		"locksidecar.errors.NotHolder": notHolder, "locksidecar.errors.SessionEnded": ended, "locksidecar.errors.Unavailable": unreached,
+		"locksidecar.errors.NotHolder": notHolder, "locksidecar.errors.SessionEnded": ended, "locksidecar.errors.NoAnswer": unreached,
 		"locksidecar.errors.StoreUnavailable": storeAway, "locksidecar.errors.Draining": draining, "locksidecar.errors.LimitReached": limited,
 	},
 	"node": codes,
 	"go":   codes,
 	"ruby": {
 		"Locksidecar::LockHeld": held, "Locksidecar::WaitTimeout": waitTimeout, "Locksidecar::LockLost": lockLost,
-		"Locksidecar::NotHolder": notHolder, "Locksidecar::SessionEnded": ended, "Locksidecar::Unavailable": unreached,
+		"Locksidecar::NotHolder": notHolder, "Locksidecar::SessionEnded": ended, "Locksidecar::NoAnswer": unreached,
 		"Locksidecar::StoreUnavailable": storeAway, "Locksidecar::Draining": draining, "Locksidecar::LimitReached": limited,
 	},
 	"php": {
 		`Locksidecar\Exception\LockHeld`: held, `Locksidecar\Exception\WaitTimeout`: waitTimeout, `Locksidecar\Exception\LockLost`: lockLost,
-		`Locksidecar\Exception\NotHolder`: notHolder, `Locksidecar\Exception\SessionEnded`: ended, `Locksidecar\Exception\Unavailable`: unreached,
+		`Locksidecar\Exception\NotHolder`: notHolder, `Locksidecar\Exception\SessionEnded`: ended, `Locksidecar\Exception\NoAnswer`: unreached,
 		`Locksidecar\Exception\StoreUnavailable`: storeAway, `Locksidecar\Exception\Draining`: draining, `Locksidecar\Exception\LimitReached`: limited,
 	},
 	"java": {
 		"LockHeldException": held, "WaitTimeoutException": waitTimeout, "LockLostException": lockLost, "NotHolderException": notHolder,
-		"SessionEndedException": ended, "UnavailableException": unreached, "StoreUnavailableException": storeAway,
+		"SessionEndedException": ended, "NoAnswerException": unreached, "StoreUnavailableException": storeAway,
 		"DrainingException": draining, "LimitReachedException": limited,
 	},
 }

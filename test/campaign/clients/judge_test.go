@@ -54,7 +54,7 @@ func during(note string, from, to int64) history.Op {
 	return history.Op{Kind: history.Fault, Note: note, Call: from * ms, Return: to * ms}
 }
 
-const unavailable = "locksidecar.errors.Unavailable"
+const unavailable = "locksidecar.errors.NoAnswer"
 
 // TestStories: each rule refuses what breaks it, and nothing else; and no rule refuses what is promised.
 func TestStories(t *testing.T) {

@@ -1,7 +1,7 @@
 // A decorator for @nestjs/schedule: each tick of a cron job runs in one process of the fleet.
 import { type Checks, checkOptions, text } from "../checks";
 import type { Client } from "../client";
-import { ConnectionError, SessionEndedError, UnavailableError } from "../errors";
+import { LimitReachedError, SessionEndedError, UnavailableError } from "../errors";
 import type { Lock } from "../lock";
 import { runHeld, type TickOptions, TickSkippedError, takeTick, tickChecks } from "./fleet";
 
@@ -100,7 +100,7 @@ export function fleetCron<T, O extends { name?: string }>(
 }
 
 function isAway(error: unknown): error is Error {
-  return [ConnectionError, SessionEndedError, UnavailableError].some((away) => error instanceof away);
+  return [UnavailableError, LimitReachedError, SessionEndedError].some((away) => error instanceof away);
 }
 
 /**

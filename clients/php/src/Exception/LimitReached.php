@@ -5,6 +5,6 @@ declare(strict_types=1);
 namespace Locksidecar\Exception;
 
 /** Too many sessions, locks of a session, waiters, watches or connections. */
-class LimitReached extends Unavailable
+class LimitReached extends LocksidecarException
 {
 }

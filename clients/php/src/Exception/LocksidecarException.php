@@ -32,4 +32,10 @@ class LocksidecarException extends \RuntimeException
         $this->status = $status;
         $this->problem = $problem;
     }
+
+    /** Seconds until another try is useful; null if the sidecar does not say. */
+    public function retryAfter(): ?float
+    {
+        return $this->problem['retry_after'] ?? null;
+    }
 }

@@ -6,9 +6,9 @@ namespace Locksidecar\Internal;
 
 use Locksidecar\Exception\Draining;
 use Locksidecar\Exception\LocksidecarException;
+use Locksidecar\Exception\NoAnswer;
 use Locksidecar\Exception\SessionEnded;
 use Locksidecar\Exception\Skipped;
-use Locksidecar\Exception\Unavailable;
 
 /**
  * An acquire of one lock, or of several: its calls, also through an outage, and the release of a grant that its caller does not take.
@@ -63,12 +63,9 @@ final class Acquire
                 $this->call = $this->before = null;
                 $call->session?->end();
                 $endurance->bridge($e, $call);
-            } catch (Unavailable $e) {
-                if ($e->status !== null) {
-                    $this->call = null; // the sidecar has answered
-                    if (!$e instanceof Draining) {
-                        throw $e;
-                    }
+            } catch (NoAnswer|Draining $e) {
+                if ($e instanceof Draining) {
+                    $this->call = null;
                 }
                 $endurance->bridge($e, $call);
             } catch (LocksidecarException $e) {
@@ -168,7 +165,7 @@ final class Acquire
         try {
             (new Release($this->transport, $entry->grant->key, $entry->grant->token, $entry))->run();
         } catch (LocksidecarException $e) {
-            if ($e::class === Unavailable::class) {
+            if ($e instanceof NoAnswer) {
                 throw $e;
             }
             // It is lost, or the sidecar goes on with this release.
@@ -212,7 +209,7 @@ final class Acquire
             return false; // the end of the session, or the TTL, frees them; another exception is under way
         } catch (LocksidecarException $e) {
             // Another answer: the sidecar goes on with this release, and the other locks must not stay held.
-            return $e::class !== Unavailable::class;
+            return !$e instanceof NoAnswer;
         }
 
         return true;

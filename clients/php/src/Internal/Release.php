@@ -6,10 +6,10 @@ namespace Locksidecar\Internal;
 
 use Locksidecar\Exception\LocksidecarException;
 use Locksidecar\Exception\LockLost;
+use Locksidecar\Exception\NoAnswer;
 use Locksidecar\Exception\NotHolder;
 use Locksidecar\Exception\SessionEnded;
 use Locksidecar\Exception\StoreUnavailable;
-use Locksidecar\Exception\Unavailable;
 
 /**
  * The release of a lock, or of one entry of it: the newest, or that of `entry`. `run` is for Interrupts::finish.
@@ -61,7 +61,7 @@ final class Release
             return $this->transport->perform($this->call, $this->note(...));
         } catch (LocksidecarException $e) {
             if ($this->entry !== null) {
-                $this->entry->unanswered = $e::class === Unavailable::class || $e instanceof StoreUnavailable;
+                $this->entry->unanswered = $e instanceof NoAnswer || $e instanceof StoreUnavailable;
             }
             throw self::lostBy($this->grant, $e);
         }

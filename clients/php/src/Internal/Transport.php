@@ -5,8 +5,10 @@ declare(strict_types=1);
 namespace Locksidecar\Internal;
 
 use Locksidecar\Description;
+use Locksidecar\Exception\LimitReached;
 use Locksidecar\Exception\LocksidecarException;
 use Locksidecar\Exception\LockLost;
+use Locksidecar\Exception\NoAnswer;
 use Locksidecar\Exception\NotHolder;
 use Locksidecar\Exception\SessionEnded;
 use Locksidecar\Exception\Unavailable;
@@ -239,7 +241,7 @@ final class Transport
     public function mayReturn(LocksidecarException $error): bool
     {
         return $this->reached && !$this->closed
-            && ($error instanceof Unavailable || $error instanceof SessionEnded || $error instanceof LockLost);
+            && ($error instanceof Unavailable || $error instanceof LimitReached || $error instanceof SessionEnded || $error instanceof LockLost);
     }
 
     /** Ends the session, and closes all connections. */
@@ -303,7 +305,7 @@ final class Transport
         }
     }
 
-    private function silent(): Unavailable
+    private function silent(): NoAnswer
     {
         return $this->trouble->broken('has said nothing for ' . EventConnection::$silence . ' s', 'timeout');
     }

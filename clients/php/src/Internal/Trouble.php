@@ -4,8 +4,8 @@ declare(strict_types=1);
 
 namespace Locksidecar\Internal;
 
+use Locksidecar\Exception\NoAnswer;
 use Locksidecar\Exception\SessionEnded;
-use Locksidecar\Exception\Unavailable;
 
 /**
  * The errors of a client that does not reach its sidecar.
@@ -19,19 +19,19 @@ final class Trouble
     }
 
     /** No connection can be made. */
-    public function unreachable(NoConnection $cause): Unavailable
+    public function unreachable(NoConnection $cause): NoAnswer
     {
-        return $this->unavailable("cannot reach the sidecar at {$this->endpoint->name}: {$this->remedy($cause)}", 'unreachable');
+        return $this->noAnswer("cannot reach the sidecar at {$this->endpoint->name}: {$this->remedy($cause)}", 'unreachable');
     }
 
     /** The answer did not come. */
-    public function broken(string $what, string $code = 'connection_lost'): Unavailable
+    public function broken(string $what, string $code = 'connection_lost'): NoAnswer
     {
-        return $this->unavailable("the sidecar at {$this->endpoint->name} $what. Check that it still runs, and its log", $code);
+        return $this->noAnswer("the sidecar at {$this->endpoint->name} $what. Check that it still runs, and its log", $code);
     }
 
     /** The answer did not come in time. */
-    public function timedOut(Call $call, float $seconds): Unavailable
+    public function timedOut(Call $call, float $seconds): NoAnswer
     {
         return $this->broken("did not answer {$call->method} {$call->target} within " . round($seconds, 3) . ' s', 'timeout');
     }
@@ -42,9 +42,9 @@ final class Trouble
         return new SessionEnded('this client was closed; make another (session_ended)', 'session_ended', 410);
     }
 
-    private function unavailable(string $text, string $code): Unavailable
+    private function noAnswer(string $text, string $code): NoAnswer
     {
-        return new Unavailable("$text ($code)", $code);
+        return new NoAnswer("$text ($code)", $code);
     }
 
     private function remedy(NoConnection $cause): string

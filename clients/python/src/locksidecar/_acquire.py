@@ -100,7 +100,7 @@ class Acquire:
                 if not isinstance(e, errors.Draining):
                     raise
                 patience.bridge(e, call)
-            except errors.Unavailable as e:
+            except errors.NoAnswer as e:
                 patience.bridge(e, call)
 
     def _may_wait_for(self, entry: Entry) -> bool:
@@ -139,7 +139,7 @@ class Acquire:
                 ).result()
                 for entry in mine:
                     entry.give_back(value)
-            except (errors.Unavailable, errors.SessionEnded):
+            except (errors.NoAnswer, errors.SessionEnded):
                 break  # the end of the session, or the TTL, frees them; another exception is under way
             except errors.LocksidecarError:
                 pass  # the sidecar goes on with this release; the other locks must not stay held

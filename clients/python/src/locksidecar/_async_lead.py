@@ -57,7 +57,7 @@ async def lead(
             if term is None:
                 if not transport.core.may_return(e):
                     raise
-                await pause(getattr(e, "retry_after", None) or _PAUSE)
+                await pause(e.retry_after or _PAUSE)
             elif not (isinstance(e, errors.LockLost) and term.lost):
                 raise
 

@@ -119,15 +119,14 @@ class Core:
 
     def may_return(self, error: errors.LocksidecarError) -> bool:
         """Whether to try an acquire again after this error: a sidecar that was reached before may come back."""
-        away = (errors.Unavailable, errors.StoreUnavailable, errors.Draining, errors.LimitReached)
-        ended = (errors.SessionEnded, errors.LockLost)
-        return self.reached and not self.closed and isinstance(error, (*away, *ended))
+        away = (errors.Unavailable, errors.LimitReached, errors.SessionEnded, errors.LockLost)
+        return self.reached and not self.closed and isinstance(error, away)
 
     def is_closed(self) -> errors.SessionEnded:
         """The error of a closed client."""
         return errors.SessionEnded(410, "session_ended", "this client was closed; make another")
 
-    def unreachable(self, cause: OSError) -> errors.Unavailable:
+    def unreachable(self, cause: OSError) -> errors.NoAnswer:
         """The error if a connection cannot be made."""
         if not self.endpoint.path and cause.errno != errno.EMFILE:
             what = self.endpoint.what_failed(cause)
@@ -155,14 +154,14 @@ class Core:
             what = f"{cause} (a socket's path has at most 107 bytes)"
         else:
             what = f"{cause.strerror or cause}. Check that it is the socket of a locksidecar, and that this runs"
-        return errors.Unavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path, "unreachable")
+        return errors.NoAnswer(f"cannot reach the sidecar at {self.path}: {what}", self.path, "unreachable")
 
-    def broken(self, what: str, code: str = "connection_lost") -> errors.Unavailable:
+    def broken(self, what: str, code: str = "connection_lost") -> errors.NoAnswer:
         """The error if the answer did not come."""
         text = f"the sidecar at {self.path} {what}. Check that it still runs, and its log"
-        return errors.Unavailable(text, self.path, code)
+        return errors.NoAnswer(text, self.path, code)
 
-    def timed_out(self, call: Call) -> errors.Unavailable:
+    def timed_out(self, call: Call) -> errors.NoAnswer:
         """The error if the answer did not come in time."""
         return self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s", "timeout")
 
@@ -206,7 +205,7 @@ class Core:
                 raise
             except errors.LocksidecarError as e:
                 if entry is not None:
-                    entry.unanswered = isinstance(e, (errors.Unavailable, errors.StoreUnavailable))
+                    entry.unanswered = isinstance(e, (errors.NoAnswer, errors.StoreUnavailable))
                 known = self._lost_by(grant, e)
                 if interruption is not None:
                     break

@@ -58,7 +58,7 @@ def lead(
             if term is None:
                 if not transport.core.may_return(e):
                     raise
-                pause(getattr(e, "retry_after", None) or _PAUSE)
+                pause(e.retry_after or _PAUSE)
             elif not (isinstance(e, errors.LockLost) and term.lost):
                 raise
 

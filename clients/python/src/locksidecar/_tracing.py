@@ -186,7 +186,7 @@ def _judge(error: BaseException) -> tuple[str | None, str | None]:
         return error.code, error.code if error.status >= 500 else None
     if isinstance(error, errors.Unsupported):
         return "unsupported", None
-    if isinstance(error, errors.Unavailable):
+    if isinstance(error, errors.NoAnswer):
         return error._code, error._code
     if isinstance(error, errors.ProtocolError):
         return "bad_answer", "bad_answer"

@@ -20,6 +20,7 @@ __all__ = [
     "LockHeld",
     "LockLost",
     "LocksidecarError",
+    "NoAnswer",
     "NotFound",
     "NotHeld",
     "NotHolder",
@@ -40,8 +41,17 @@ class LocksidecarError(Exception):
     `args` are the arguments of the class. So pickle, and Celery's results in JSON, make the same exception again.
     """
 
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until another try is useful. None if the sidecar does not say."""
+        return None
+
 
 class Unavailable(LocksidecarError):
+    """The sidecar, or its store, cannot serve now: `NoAnswer`, `Draining` or `StoreUnavailable`."""
+
+
+class NoAnswer(Unavailable):
     """The sidecar could not be reached, went away during a call, or did not answer in time.
 
     `path` is its socket. The outcome of the call is unknown. An acquire that raises this withdraws its grant.
@@ -102,6 +112,10 @@ class ApiError(LocksidecarError):
 
     def __str__(self) -> str:
         return f"{self.detail} ({self.code})"
+
+    @property
+    def retry_after(self) -> float | None:
+        return self.problem.get("retry_after")
 
 
 class InvalidRequest(ApiError, ValueError):
@@ -209,22 +223,15 @@ class WaitTimeout(LockHeld):
         return float(self.problem.get("waited_ms", 0)) / 1000
 
 
-class _Later(ApiError):
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds until another try is useful. None if the sidecar does not say."""
-        return self.problem.get("retry_after")
-
-
-class LimitReached(_Later):
+class LimitReached(ApiError):
     """Too many sessions, locks of a session, waiters, watches or connections."""
 
 
-class StoreUnavailable(_Later):
+class StoreUnavailable(ApiError, Unavailable):
     """The sidecar cannot reach its database. Nothing was granted, or the sidecar withdraws it."""
 
 
-class Draining(_Later):
+class Draining(ApiError, Unavailable):
     """The sidecar shuts down. Releases still work, acquires do not."""
 
 

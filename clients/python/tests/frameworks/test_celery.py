@@ -16,7 +16,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from conftest import LONG, Sidecar, until
-from locksidecar import Client, LockHeld, LockLost, Unavailable
+from locksidecar import Client, LockHeld, LockLost, NoAnswer
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_the_caller_catches_the_errors_of_locks(tasks: Any, client: Client, key:
     with pytest.raises(LockLost) as lost:
         result.get(timeout=LONG)
     assert lost.value.reason == "forced"
-    with pytest.raises(Unavailable) as away:
+    with pytest.raises(NoAnswer) as away:
         tasks.locked_dead.delay(key + "2").get(timeout=LONG)
     assert away.value.path.endswith("nothing.sock")
 

@@ -70,10 +70,8 @@ module Locksidecar
         call.session_ended
         endurance.bridge(e, call)
         retry
-      rescue Unavailable => e
-        @call = nil if e.status # the sidecar has answered
-        raise if e.status && !e.is_a?(Draining)
-
+      rescue NoAnswer, Draining => e
+        @call = nil if e.is_a?(Draining)
         endurance.bridge(e, call)
         retry
       rescue Error
@@ -131,7 +129,7 @@ module Locksidecar
     def release_again(entry)
       Release.new(@transport, entry.grant.key, entry.grant.token, entry:, context: @context).run
     rescue Error => e
-      raise if e.instance_of?(Unavailable)
+      raise if e.is_a?(NoAnswer)
       # It is lost, or the sidecar goes on with this release.
     end
 
@@ -169,7 +167,7 @@ module Locksidecar
       false # the end of the session, or the TTL, frees them; another exception is under way
     rescue Error => e
       # Another answer: the sidecar goes on with this release, and the other locks must not stay held.
-      !e.instance_of?(Unavailable)
+      !e.is_a?(NoAnswer)
     end
   end
 

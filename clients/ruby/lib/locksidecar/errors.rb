@@ -17,6 +17,9 @@ module Locksidecar
       super(message)
       @code, @status, @problem = code, status, problem
     end
+
+    # @return [Float, nil] seconds until another try is useful; nil if the sidecar does not say
+    def retry_after = problem["retry_after"]
   end
 
   # Another caller holds the lock.
@@ -90,11 +93,13 @@ module Locksidecar
     def limit = problem["limit"]
   end
 
-  # The sidecar, or its store, cannot do it now.
+  # The sidecar, or its store, cannot serve now: NoAnswer, Draining or StoreUnavailable.
+  class Unavailable < Error; end
+
+  # The sidecar could not be reached, went away during the call, or did not answer in time.
   #
-  # Itself it means that the sidecar could not be reached, went away during the call, or did not answer in time. Then
-  # the outcome of the call is unknown. An acquire that raises it has withdrawn its grant.
-  class Unavailable < Error
+  # The outcome of the call is unknown. An acquire that raises it has withdrawn its grant.
+  class NoAnswer < Unavailable
     # @return [String, nil] the sidecar's socket, or its URL
     attr_reader :path
 
@@ -102,19 +107,16 @@ module Locksidecar
       super(message, **more)
       @path = path
     end
-
-    # @return [Float, nil] seconds until another try is useful; nil if the sidecar does not say
-    def retry_after = problem["retry_after"]
   end
-
-  # Too many sessions, locks of a session, waiters, watches or connections.
-  class LimitReached < Unavailable; end
 
   # The sidecar cannot reach its store. Nothing was granted, or the sidecar withdraws it.
   class StoreUnavailable < Unavailable; end
 
   # The sidecar shuts down. Releases still work, acquires do not.
   class Draining < Unavailable; end
+
+  # Too many sessions, locks of a session, waiters, watches or connections.
+  class LimitReached < Error; end
 
   # The session and its locks are over. The next call opens a new one, unless the client was closed.
   class SessionEnded < Error; end

@@ -28,7 +28,7 @@ module Locksidecar
     def try = @transport.perform_closed(@call) { nil }
 
     # Whether the outcome of a call that raised this is unknown.
-    def self.unknown?(error) = error.instance_of?(Unavailable) || error.is_a?(StoreUnavailable)
+    def self.unknown?(error) = error.is_a?(NoAnswer) || error.is_a?(StoreUnavailable)
 
     # Raises if the lock of a session is lost. For a lock with bind: :ttl the store decides, not the clock here.
     def self.check_lost(grant)

@@ -22,7 +22,7 @@ module Locksidecar
   #     once_every 3600
   #   end
   #
-  # Sidekiq tries a job again that raises: LockHeld, LockLost and Unavailable, too, within its `retry`.
+  # Sidekiq tries a job again that raises: LockHeld, LockLost, Unavailable and LimitReached, too, within its `retry`.
   module Sidekiq
     SENT = "locksidecar_sent" # in the job: the time for which it was first sent
     private_constant :SENT

@@ -106,7 +106,7 @@ module Locksidecar
       def fault(error)
         return error.class.name unless error.is_a?(Error)
 
-        unanswered = error.status.nil? && (error.is_a?(Unavailable) || error.is_a?(ProtocolError))
+        unanswered = error.status.nil? && (error.is_a?(NoAnswer) || error.is_a?(ProtocolError))
         error.code if unanswered || (error.status && error.status >= 500)
       end
     end

@@ -86,7 +86,7 @@ module Locksidecar
 
     # Whether to try an acquire again after this error: a sidecar that was reached before may come back.
     def may_return?(error)
-      reached && !closed && [Unavailable, SessionEnded, LockLost].any? { |kind| error.is_a?(kind) }
+      reached && !closed && [Unavailable, LimitReached, SessionEnded, LockLost].any? { |kind| error.is_a?(kind) }
     end
 
     # Ends the session, and closes all connections.

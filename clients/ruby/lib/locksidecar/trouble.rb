@@ -10,12 +10,12 @@ module Locksidecar
 
     # No connection can be made.
     def unreachable(cause)
-      unavailable("cannot reach the sidecar at #{@endpoint.name}: #{remedy(cause)}", "unreachable")
+      no_answer("cannot reach the sidecar at #{@endpoint.name}: #{remedy(cause)}", "unreachable")
     end
 
     # The answer did not come.
     def broken(what, code = "connection_lost")
-      unavailable("the sidecar at #{@endpoint.name} #{what}. Check that it still runs, and its log", code)
+      no_answer("the sidecar at #{@endpoint.name} #{what}. Check that it still runs, and its log", code)
     end
 
     # The answer did not come in time.
@@ -30,7 +30,7 @@ module Locksidecar
 
     private
 
-    def unavailable(text, code) = Unavailable.new(text, path: @endpoint.name, code:)
+    def no_answer(text, code) = NoAnswer.new(text, path: @endpoint.name, code:)
 
     def remedy(cause)
       return @endpoint.what_failed(cause) unless @endpoint.path || cause.is_a?(Errno::EMFILE)

@@ -8,6 +8,7 @@ declare(strict_types=1);
 require __DIR__ . '/../../../../clients/php/tests/autoload.php';
 
 use Locksidecar\Client;
+use Locksidecar\Exception\LimitReached;
 use Locksidecar\Exception\LocksidecarException;
 use Locksidecar\Exception\LockHeld;
 use Locksidecar\Exception\Unavailable;
@@ -214,7 +215,7 @@ final class Hold
                 $lock->release();
 
                 return;
-            } catch (Unavailable $e) {
+            } catch (Unavailable|LimitReached $e) {
                 $this->notes->fail($this->release, $e);
                 usleep(200_000);
             }

@@ -165,7 +165,7 @@ class Hold
     begin
       leaves(exposed: false)
       lock.release
-    rescue Locksidecar::Unavailable => e
+    rescue Locksidecar::Unavailable, Locksidecar::LimitReached => e
       @notes.fail(@release, e)
       sleep 0.2
       retry

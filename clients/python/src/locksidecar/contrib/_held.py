@@ -17,13 +17,7 @@ from .._sync_lock import Lock
 T = TypeVar("T")
 Unavailable = Literal["fail", "skip"]
 
-AWAY = (
-    errors.Unavailable,
-    errors.StoreUnavailable,
-    errors.Draining,
-    errors.LimitReached,
-    errors.SessionEnded,
-)
+AWAY = (errors.Unavailable, errors.LimitReached, errors.SessionEnded)
 """The errors of an acquire that say nothing about the lock: the sidecar or its store cannot answer now."""
 
 _held: ContextVar[Lock | AsyncLock | None] = ContextVar("locksidecar_held", default=None)

@@ -133,6 +133,6 @@ def _answer(error: errors.LocksidecarError, args: tuple[Any, ...]) -> HttpRespon
         if isinstance(error, errors.LockHeld):
             return HttpResponse("The lock is held.", status=423)
         if isinstance(error, (errors.LockLost, *AWAY)):
-            after = math.ceil(getattr(error, "retry_after", None) or 1)
+            after = math.ceil(error.retry_after or 1)
             return HttpResponse("The lock cannot be held now.", status=503, headers={"Retry-After": str(after)})
     raise error

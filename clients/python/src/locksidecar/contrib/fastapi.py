@@ -56,5 +56,5 @@ def locked(client: AsyncClient, key: str | Callable[[Request], str], **options: 
 
 
 def _unavailable(text: str, error: errors.LocksidecarError) -> HTTPException:
-    after = getattr(error, "retry_after", None)
+    after = error.retry_after
     return HTTPException(503, text, headers={"Retry-After": str(math.ceil(after or 1))})

@@ -32,7 +32,7 @@ final class Campaign<T extends @Nullable Object, E extends Exception> {
         if (!client.mayReturn(e)) {
           throw e;
         }
-        Duration pause = e instanceof TryLaterException later ? later.retryAfter() : null;
+        Duration pause = e.retryAfter();
         Thread.sleep((pause == null ? PAUSE : pause).toMillis());
         continue;
       }

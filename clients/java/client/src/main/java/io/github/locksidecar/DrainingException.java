@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The sidecar shuts down. Releases still work, acquires do not. */
-public final class DrainingException extends TryLaterException {
+public final class DrainingException extends UnavailableException {
   private static final long serialVersionUID = 1L;
 
   /**

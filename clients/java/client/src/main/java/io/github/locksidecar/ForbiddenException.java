@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The sidecar does not allow it: to break locks, or this user id. Over TCP: the token is missing or wrong. */
-public final class ForbiddenException extends ApiException {
+public final class ForbiddenException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

@@ -287,7 +287,7 @@ public final class HeldLock implements AutoCloseable {
    * @return whether the lock is free now; false: the owner has more entries
    * @throws LockLostException if the lock was lost
    * @throws NotHolderException if it was released before
-   * @throws UnavailableException if no answer came; the client goes on, and this may be called again
+   * @throws NoAnswerException if no answer came; the client goes on, and this may be called again
    * @throws StoreUnavailableException if the store did not confirm it; the sidecar goes on, and this may be called again
    */
   public boolean release() {
@@ -337,7 +337,7 @@ public final class HeldLock implements AutoCloseable {
               new Operations.Release(
                   key(), token(), grant, expectedEntries == 0 ? entry : null, outcome == null ? null : outcome.word(), body,
                   expectedEntries, inner, unanswered));
-    } catch (UnavailableException | StoreUnavailableException e) {
+    } catch (NoAnswerException | StoreUnavailableException e) {
       unanswered = true;
       grant.detach(); // the client or the sidecar goes on with the release
       throw e;

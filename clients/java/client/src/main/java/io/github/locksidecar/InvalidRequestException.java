@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The request is wrong. The detail names the field and the reason. */
-public final class InvalidRequestException extends ApiException {
+public final class InvalidRequestException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

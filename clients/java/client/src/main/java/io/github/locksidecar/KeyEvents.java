@@ -20,7 +20,7 @@ public final class KeyEvents implements AutoCloseable {
    * @return the event
    * @throws InterruptedException if the thread was interrupted; then the stream is closed
    * @throws UnavailableException at the end of the stream, also by {@link #close()}
-   * @throws ApiException if the sidecar ends the stream with an error
+   * @throws LocksidecarException if the sidecar ends the stream with an error
    */
   public KeyEvent next() throws InterruptedException {
     Event event = stream.next();

@@ -173,7 +173,7 @@ public final class KeyLock implements Lock {
    *
    * @throws IllegalMonitorStateException if this thread holds no lock through this object
    * @throws LockLostException if its lock was lost
-   * @throws UnavailableException if no answer came; a sidecar that hangs releases the lock when it goes on
+   * @throws NoAnswerException if no answer came; a sidecar that hangs releases the lock when it goes on
    */
   @Override
   public void unlock() {

@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The shared holders and waiters of the key name another limit. Nothing was granted. */
-public final class LimitMismatchException extends ApiException {
+public final class LimitMismatchException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

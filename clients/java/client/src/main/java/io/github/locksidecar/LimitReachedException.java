@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** Too many sessions, locks of a session, waiters, watches or connections. */
-public final class LimitReachedException extends TryLaterException {
+public final class LimitReachedException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

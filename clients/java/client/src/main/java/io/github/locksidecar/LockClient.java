@@ -29,8 +29,8 @@ import org.jspecify.annotations.Nullable;
  * goes on, at the end of the queue, for as long as {@link LockClientBuilder#reconnect} says. Each acquire has a request id of its
  * own: if an answer is lost, a call that waits asks again with the same id, and a call that gives up withdraws the grant.
  *
- * <p>Besides the named errors, all calls may throw {@link UnavailableException}, and the other
- * {@link ApiException}s.
+ * <p>Besides the named errors, all calls may throw {@link UnavailableException}, and other
+ * {@link LocksidecarException}s.
  */
 public final class LockClient implements AutoCloseable {
   private final Transport transport;
@@ -281,7 +281,7 @@ public final class LockClient implements AutoCloseable {
   boolean mayReturn(LocksidecarException error) {
     boolean away =
         error instanceof UnavailableException
-            || error instanceof TryLaterException
+            || error instanceof LimitReachedException
             || error instanceof SessionEndedException
             || error instanceof LockLostException;
     return away && transport.mayReturn();

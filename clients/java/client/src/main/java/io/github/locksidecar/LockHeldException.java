@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** Another caller holds the lock. */
-public class LockHeldException extends ApiException {
+public class LockHeldException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

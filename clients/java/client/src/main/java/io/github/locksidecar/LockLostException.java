@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The lock was held under this token, and is lost. */
-public final class LockLostException extends ApiException {
+public final class LockLostException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

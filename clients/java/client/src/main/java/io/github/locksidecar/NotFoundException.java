@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** There is no such call: the sidecar is older than its {@code GET /v1} said, or the path is wrong. */
-public final class NotFoundException extends ApiException {
+public final class NotFoundException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** Nobody holds the lock. */
-public final class NotHeldException extends ApiException {
+public final class NotHeldException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

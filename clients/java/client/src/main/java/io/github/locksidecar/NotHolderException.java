@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The token does not hold the key here and now. */
-public final class NotHolderException extends ApiException {
+public final class NotHolderException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

@@ -10,6 +10,6 @@ public final class ProtocolException extends LocksidecarException {
    * @param what what the answer was
    */
   public ProtocolException(String what) {
-    super(what + ": is this the socket of a locksidecar?", null);
+    super("bad_answer", what + ": is this the socket of a locksidecar?", null);
   }
 }

@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The session and its locks are over. The client's next call opens a new session. */
-public final class SessionEndedException extends ApiException {
+public final class SessionEndedException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

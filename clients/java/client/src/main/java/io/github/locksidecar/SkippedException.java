@@ -21,7 +21,7 @@ public final class SkippedException extends LocksidecarException {
    * @param result the result of the holder's release
    */
   public SkippedException(String key, @Nullable Object result) {
-    super("the holder of lock \"" + key + "\" released it with success; there is nothing left to do", null);
+    super("skipped", "the holder of lock \"" + key + "\" released it with success; there is nothing left to do", null);
     this.key = key;
     this.result = result;
   }

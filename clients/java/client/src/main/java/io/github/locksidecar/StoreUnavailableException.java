@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The sidecar cannot reach its database. Nothing was granted, or the sidecar withdraws it. */
-public final class StoreUnavailableException extends TryLaterException {
+public final class StoreUnavailableException extends UnavailableException {
   private static final long serialVersionUID = 1L;
 
   /**

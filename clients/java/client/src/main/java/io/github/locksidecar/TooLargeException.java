@@ -4,7 +4,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /** The body, the data or the result is too large (data and result: 4 KiB of JSON). */
-public final class TooLargeException extends ApiException {
+public final class TooLargeException extends LocksidecarException {
   private static final long serialVersionUID = 1L;
 
   /**

@@ -15,6 +15,7 @@ public final class UnsupportedException extends LocksidecarException {
    */
   public UnsupportedException(String feature, String version) {
     super(
+        "unsupported",
         "the sidecar (version " + version + ") has no feature \"" + feature
             + "\", which this call needs: update the sidecar, or do not use the option",
         null);

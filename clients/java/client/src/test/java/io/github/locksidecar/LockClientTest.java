@@ -233,7 +233,7 @@ class LockClientTest {
       UnavailableException error =
           assertThrows(UnavailableException.class, () -> lonely.acquire("key"));
       assertTrue(error.getMessage().contains("/tmp/none/s.sock: there is no such socket"), error.getMessage());
-      assertEquals(UnavailableException.Kind.UNREACHABLE, error.kind());
+      assertEquals("unreachable", error.code());
     }
   }
 

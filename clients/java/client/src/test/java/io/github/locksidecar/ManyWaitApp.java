@@ -66,7 +66,7 @@ public final class ManyWaitApp {
       try {
         client.get("other");
       } catch (UnavailableException e) {
-        if (e.kind() == UnavailableException.Kind.UNREACHABLE) {
+        if (e.code().equals("unreachable")) {
           return e.getMessage();
         }
       }

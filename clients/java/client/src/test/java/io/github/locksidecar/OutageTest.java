@@ -70,7 +70,7 @@ class OutageTest {
     sidecar.kill();
     UnavailableException error =
         assertThrows(UnavailableException.class, () -> client.acquire("key"));
-    assertEquals(UnavailableException.Kind.UNREACHABLE, error.kind());
+    assertEquals("unreachable", error.code());
     client.close();
   }
 
@@ -81,7 +81,7 @@ class OutageTest {
     client.acquire("key").release();
     sidecar.signal("STOP");
     UnavailableException error = assertThrows(UnavailableException.class, () -> client.get("key"));
-    assertEquals(UnavailableException.Kind.TIMEOUT, error.kind());
+    assertEquals("timeout", error.code());
     sidecar.signal("CONT");
     assertFalse(client.get("key").held());
     client.close();

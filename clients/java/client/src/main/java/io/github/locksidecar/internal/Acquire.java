@@ -1,11 +1,10 @@
 package io.github.locksidecar.internal;
 
 import com.grack.nanojson.JsonObject;
-import io.github.locksidecar.ApiException;
 import io.github.locksidecar.DrainingException;
 import io.github.locksidecar.LocksidecarException;
+import io.github.locksidecar.NoAnswerException;
 import io.github.locksidecar.SessionEndedException;
-import io.github.locksidecar.UnavailableException;
 import io.github.locksidecar.SkippedException;
 import java.util.ArrayList;
 import java.util.List;
@@ -146,19 +145,19 @@ public final class Acquire {
           throw Problem.lost(entered.key, Session.DISCONNECTED);
         }
         patience.bridge(e, next.sent);
-      } catch (ApiException e) {
+      } catch (DrainingException e) {
         call = null;
-        if (!(e instanceof DrainingException)) {
-          throw e;
-        }
         patience.bridge(e, next.sent);
-      } catch (UnavailableException e) {
+      } catch (NoAnswerException e) {
         unanswered(e, next.sent);
+      } catch (LocksidecarException e) {
+        call = e.status() == 0 ? call : null; // the sidecar has answered
+        throw e;
       }
     }
   }
 
-  private void unanswered(UnavailableException error, long sent) {
+  private void unanswered(NoAnswerException error, long sent) {
     if (entered != null) {
       entered.silent();
       throw error;
@@ -179,7 +178,7 @@ public final class Acquire {
         }
       }
       return true;
-    } catch (UnavailableException e) {
+    } catch (NoAnswerException e) {
       unanswered(e, 0);
       return false;
     }
@@ -270,7 +269,7 @@ public final class Acquire {
           });
           continue;
         }
-      } catch (UnavailableException e) {
+      } catch (NoAnswerException e) {
         silent = true; // Another error is under way.
       } catch (SessionEndedException e) {
         return; // Its end frees them.

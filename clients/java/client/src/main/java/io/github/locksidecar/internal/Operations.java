@@ -2,12 +2,11 @@ package io.github.locksidecar.internal;
 
 import com.grack.nanojson.JsonArray;
 import com.grack.nanojson.JsonObject;
-import io.github.locksidecar.ApiException;
 import io.github.locksidecar.LockLostException;
 import io.github.locksidecar.LocksidecarException;
+import io.github.locksidecar.NoAnswerException;
 import io.github.locksidecar.NotHolderException;
 import io.github.locksidecar.SessionEndedException;
-import io.github.locksidecar.UnavailableException;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
@@ -104,7 +103,7 @@ public final class Operations {
       value = untilAnswered(call, grant);
     } catch (LocksidecarException e) {
       noteError(grant, e);
-      if (e instanceof UnavailableException && grant != null && grant.session != null && release.reentry() == 0) {
+      if (e instanceof NoAnswerException && grant != null && grant.session != null && release.reentry() == 0) {
         grant.session.owe(grant.key, call, grant);
       }
       throw e;
@@ -161,15 +160,12 @@ public final class Operations {
   }
 
   /** Notes what an error says about a lock: its loss, or that there was no answer. */
-  private static void noteError(@Nullable Grant grant, LocksidecarException failure) {
+  private static void noteError(@Nullable Grant grant, LocksidecarException error) {
     if (grant == null) {
       return;
     }
-    if (failure instanceof UnavailableException) {
+    if (error instanceof NoAnswerException) {
       grant.silent();
-    }
-    if (!(failure instanceof ApiException error)) {
-      return;
     }
     boolean gone = error instanceof LockLostException || error instanceof NotHolderException;
     if (gone && !error.problem().containsKey("reentry")) {

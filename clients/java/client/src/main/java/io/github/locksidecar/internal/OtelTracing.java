@@ -1,10 +1,8 @@
 package io.github.locksidecar.internal;
 
-import io.github.locksidecar.ApiException;
-import io.github.locksidecar.UnsupportedException;
+import io.github.locksidecar.LocksidecarException;
+import io.github.locksidecar.NoAnswerException;
 import io.github.locksidecar.ProtocolException;
-import io.github.locksidecar.UnavailableException;
-import io.github.locksidecar.SkippedException;
 import io.opentelemetry.api.GlobalOpenTelemetry;
 import io.opentelemetry.api.OpenTelemetry;
 import io.opentelemetry.api.baggage.propagation.W3CBaggagePropagator;
@@ -16,7 +14,6 @@ import io.opentelemetry.api.trace.Tracer;
 import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import io.opentelemetry.context.Context;
 import java.util.List;
-import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 
 /** Traces by OpenTelemetry. Its spans have no texts of errors, because these may contain an app's data. */
@@ -120,16 +117,9 @@ final class OtelTracing extends Tracing {
 
     @Override
     public void failed(Throwable error) {
-      if (error instanceof SkippedException) {
-        result("skipped", false);
-      } else if (error instanceof ApiException api) {
-        result(api.code(), api.status() >= 500);
-      } else if (error instanceof UnsupportedException) {
-        result("unsupported", false);
-      } else if (error instanceof UnavailableException away) {
-        result(away.kind().name().toLowerCase(Locale.ROOT), true);
-      } else if (error instanceof ProtocolException) {
-        result("bad_answer", true);
+      if (error instanceof LocksidecarException ours) {
+        boolean unanswered = ours instanceof NoAnswerException || ours instanceof ProtocolException;
+        result(ours.code(), unanswered || ours.status() >= 500);
       } else if (error instanceof InterruptedException) {
         result("caller_left", false);
       } else {

@@ -1,7 +1,7 @@
 package io.github.locksidecar.internal;
 
 import io.github.locksidecar.LocksidecarException;
-import io.github.locksidecar.UnavailableException;
+import io.github.locksidecar.NoAnswerException;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -56,7 +56,7 @@ final class Owed {
    *
    * @param timeout how long to wait for each answer, in ns
    * @return whether there was any
-   * @throws UnavailableException without an answer
+   * @throws NoAnswerException without an answer
    */
   boolean settle(String key, long timeout) throws InterruptedException {
     List<Release> of;
@@ -79,7 +79,7 @@ final class Owed {
       if (grant != null) {
         grant.released(value);
       }
-    } catch (UnavailableException e) {
+    } catch (NoAnswerException e) {
       throw e;
     } catch (LocksidecarException e) { // it is over, or the sidecar goes on with this release
       if (grant != null) {

@@ -1,6 +1,5 @@
 package io.github.locksidecar.internal;
 
-import io.github.locksidecar.ApiException;
 import io.github.locksidecar.DrainingException;
 import io.github.locksidecar.ForbiddenException;
 import io.github.locksidecar.InvalidRequestException;
@@ -8,6 +7,7 @@ import io.github.locksidecar.LimitMismatchException;
 import io.github.locksidecar.LimitReachedException;
 import io.github.locksidecar.LockHeldException;
 import io.github.locksidecar.LockLostException;
+import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.NotFoundException;
 import io.github.locksidecar.NotHeldException;
 import io.github.locksidecar.NotHolderException;
@@ -32,14 +32,14 @@ public final class Problem {
   private Problem() {}
 
   /**
-   * Makes the error of a problem document. An unknown code is an {@link ApiException}.
+   * Makes the error of a problem document. An unknown code is an {@link LocksidecarException}.
    *
    * @param document the document
    * @param status the HTTP status
    * @param retryAfter the header of this name, or empty
    * @return the error
    */
-  public static ApiException error(Map<String, @Nullable Object> document, int status, String retryAfter) {
+  public static LocksidecarException error(Map<String, @Nullable Object> document, int status, String retryAfter) {
     Map<String, @Nullable Object> problem = document;
     if (!retryAfter.isEmpty() && retryAfter.length() < 10 && retryAfter.chars().allMatch(Character::isDigit)) {
       problem = new HashMap<>(document);
@@ -61,7 +61,7 @@ public final class Problem {
     return problem.get(name) instanceof String text && !text.isEmpty() ? text : none;
   }
 
-  private static ApiException make(String code, int status, String detail, Map<String, @Nullable Object> problem) {
+  private static LocksidecarException make(String code, int status, String detail, Map<String, @Nullable Object> problem) {
     return switch (code) {
       case "invalid_request" -> new InvalidRequestException(status, code, detail, problem);
       case "forbidden", "unauthorized" -> new ForbiddenException(status, code, detail, problem);
@@ -77,7 +77,7 @@ public final class Problem {
       case "limit" -> new LimitReachedException(status, code, detail, problem);
       case "store_unavailable" -> new StoreUnavailableException(status, code, detail, problem);
       case "draining" -> new DrainingException(status, code, detail, problem);
-      default -> new ApiException(status, code, detail, problem);
+      default -> new LocksidecarException(status, code, detail, problem);
     };
   }
 

@@ -1,7 +1,6 @@
 package io.github.locksidecar.internal;
 
 import com.grack.nanojson.JsonObject;
-import io.github.locksidecar.ApiException;
 import io.github.locksidecar.LockLostException;
 import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.NotHolderException;
@@ -163,7 +162,7 @@ final class Session {
       return true;
     }
     boolean gone = answer instanceof LockLostException || answer instanceof NotHolderException;
-    if (!gone || ((ApiException) answer).problem().containsKey("reentry")) {
+    if (!gone || answer.problem().containsKey("reentry")) {
       return false;
     }
     forget(grant);

@@ -40,7 +40,7 @@ public final class Stream implements AutoCloseable {
    *
    * @return the event
    * @throws InterruptedException if the thread was interrupted; then the stream is closed
-   * @throws io.github.locksidecar.UnavailableException at the end of the stream
+   * @throws io.github.locksidecar.NoAnswerException at the end of the stream
    */
   public Event next() throws InterruptedException {
     try {

@@ -3,8 +3,6 @@ package io.github.locksidecar.internal;
 import io.github.locksidecar.UnsupportedException;
 import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.SessionEndedException;
-import io.github.locksidecar.UnavailableException;
-import io.github.locksidecar.UnavailableException.Kind;
 import java.io.EOFException;
 import java.io.IOException;
 import java.net.SocketTimeoutException;
@@ -363,7 +361,7 @@ public final class Transport {
    * calls that wait would not end for a quarter of an hour.
    */
   private boolean isSilenced(Throwable e) {
-    return settings.endpoint().path() == null && e instanceof UnavailableException && !(e.getCause() instanceof EOFException);
+    return settings.endpoint().path() == null && e instanceof NoAnswerException && !(e.getCause() instanceof EOFException);
   }
 
   /** Ends the session and closes all connections. May be called twice. */
@@ -407,7 +405,7 @@ public final class Transport {
     }
     if (connection.late()) {
       String what = "did not answer " + call.method + " " + call.target + " within " + seconds(call.timeout);
-      return unavailable(Kind.TIMEOUT, what, e);
+      return noAnswer("timeout", what, e);
     }
     return broken("broke the connection (" + e.getMessage() + ")", e);
   }
@@ -416,24 +414,24 @@ public final class Transport {
     return nanos / 1_000_000 / 1000.0 + " s";
   }
 
-  UnavailableException broken(String what, @Nullable IOException cause) {
-    return unavailable(Kind.CONNECTION_LOST, what, cause);
+  NoAnswerException broken(String what, @Nullable IOException cause) {
+    return noAnswer("connection_lost", what, cause);
   }
 
-  UnavailableException silent() {
-    return unavailable(Kind.TIMEOUT, "has said nothing for " + seconds(Stream.SILENCE), null);
+  NoAnswerException silent() {
+    return noAnswer("timeout", "has said nothing for " + seconds(Stream.SILENCE), null);
   }
 
-  private UnavailableException unavailable(Kind kind, String what, @Nullable IOException cause) {
+  private NoAnswerException noAnswer(String code, String what, @Nullable IOException cause) {
     String at = settings.endpoint().name();
     String text = "the sidecar at " + at + " " + what + ". Check that it still runs, and its log";
-    return new UnavailableException(kind, text, at, cause);
+    return new NoAnswerException(code, text, at, cause);
   }
 
-  private UnavailableException unreachable(IOException cause) {
+  private NoAnswerException unreachable(IOException cause) {
     String at = settings.endpoint().name();
     String text = "cannot reach the sidecar at " + at + ": " + Unreachable.why(settings.endpoint(), cause);
-    return new UnavailableException(Kind.UNREACHABLE, text, at, cause);
+    return new NoAnswerException("unreachable", text, at, cause);
   }
 
   /** The error of a closed client. */

@@ -2,12 +2,12 @@ package io.github.locksidecar.contract;
 
 import static io.github.locksidecar.contract.Results.members;
 
-import io.github.locksidecar.ApiException;
 import io.github.locksidecar.HeldLock;
 import io.github.locksidecar.KeyEvents;
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.LockClientBuilder;
 import io.github.locksidecar.LockQuery;
+import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.Scope;
 import io.github.locksidecar.SkippedException;
 import io.github.locksidecar.testing.Sidecar;
@@ -164,7 +164,10 @@ final class Player implements AutoCloseable {
       return call.call();
     } catch (SkippedException e) {
       return members("skipped", true, "key", e.key(), "result", e.result());
-    } catch (ApiException e) {
+    } catch (LocksidecarException e) {
+      if (e.status() == 0) {
+        throw e;
+      }
       return Results.problem(e);
     }
   }

@@ -1,12 +1,12 @@
 package io.github.locksidecar.contract;
 
-import io.github.locksidecar.ApiException;
 import io.github.locksidecar.HeldLock;
 import io.github.locksidecar.Holder;
 import io.github.locksidecar.KeyEvent;
 import io.github.locksidecar.LockHeldException;
 import io.github.locksidecar.LockInfo;
 import io.github.locksidecar.LockStatus;
+import io.github.locksidecar.LocksidecarException;
 import io.github.locksidecar.SharedHolder;
 import io.github.locksidecar.Stopping;
 import java.util.LinkedHashMap;
@@ -56,7 +56,7 @@ final class Results {
     return made;
   }
 
-  static Map<String, Object> problem(ApiException e) {
+  static Map<String, Object> problem(LocksidecarException e) {
     Map<String, Object> made = new LinkedHashMap<>(e.problem());
     List.of("type", "title", "status", "code").forEach(made::remove);
     if (e instanceof LockHeldException held) {

@@ -1,17 +1,24 @@
 package io.github.locksidecar.internal;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.grack.nanojson.JsonObject;
-import io.github.locksidecar.ApiException;
+import io.github.locksidecar.DrainingException;
+import io.github.locksidecar.LimitReachedException;
 import io.github.locksidecar.LockClient;
 import io.github.locksidecar.LockHeldException;
+import io.github.locksidecar.LocksidecarException;
+import io.github.locksidecar.NoAnswerException;
 import io.github.locksidecar.ProtocolException;
+import io.github.locksidecar.StoreUnavailableException;
 import io.github.locksidecar.UnavailableException;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Map;
 import java.util.List;
 import org.junit.jupiter.api.Test;
@@ -61,12 +68,43 @@ class WireTest {
   void anUnknownCodeKeepsItsStatus() throws Exception {
     with(
         client -> {
-          ApiException error = assertThrows(ApiException.class, () -> client.get("key"));
-          assertEquals(ApiException.class, error.getClass());
+          LocksidecarException error = assertThrows(LocksidecarException.class, () -> client.get("key"));
+          assertEquals(LocksidecarException.class, error.getClass());
           assertEquals(418, error.status());
           assertEquals("teapot", error.code());
         },
         "HTTP/1.1 418 Teapot\r\nContent-Length: 17\r\n\r\n{\"code\":\"teapot\"}");
+  }
+
+  private static LocksidecarException refusal(String... pieces) throws Exception {
+    List<LocksidecarException> errors = new ArrayList<>();
+    with(client -> errors.add(assertThrows(LocksidecarException.class, () -> client.get("key"))), pieces);
+    return errors.get(0);
+  }
+
+  private static LocksidecarException refusedWith(String code) throws Exception {
+    String body = "{\"code\":\"" + code + "\"}";
+    return refusal("HTTP/1.1 503 x\r\nRetry-After: 3\r\nContent-Length: " + body.length() + "\r\n\r\n" + body);
+  }
+
+  @Test
+  void unavailableIsAnySidecarThatCannotServeNow() throws Exception {
+    for (LocksidecarException error : List.of(refusedWith("draining"), refusedWith("store_unavailable"))) {
+      assertInstanceOf(UnavailableException.class, error);
+      assertEquals(Duration.ofSeconds(3), error.retryAfter());
+    }
+    assertInstanceOf(DrainingException.class, refusedWith("draining"));
+    assertInstanceOf(StoreUnavailableException.class, refusedWith("store_unavailable"));
+    try (LockClient client = LockClient.builder().socket("/tmp/no-such-socket").build()) {
+      UnavailableException away = assertThrows(UnavailableException.class, () -> client.get("key"));
+      assertInstanceOf(NoAnswerException.class, away);
+      assertEquals("unreachable", away.code());
+      assertEquals(0, away.status());
+      assertNull(away.retryAfter());
+    }
+    LocksidecarException limit = assertInstanceOf(LimitReachedException.class, refusedWith("limit"));
+    assertFalse(limit instanceof UnavailableException);
+    assertEquals(Duration.ofSeconds(3), limit.retryAfter());
   }
 
   @Test
@@ -93,7 +131,7 @@ class WireTest {
   @Test
   void newsBeforeItsGrantIsKept() {
     Session session = new Session("id", call -> {
-      throw new UnavailableException(UnavailableException.Kind.UNREACHABLE, "there is none", "", null);
+      throw new NoAnswerException("unreachable", "there is none", "", null);
     }, () -> {});
     JsonObject grant = new JsonObject(Map.of("key", "k", "token", 7, "waited_ms", 0, "expires_in_ms", 1000, "reentry", 1));
     session.receive(new Event("lost", new JsonObject(Map.of("key", "k", "token", 7, "reason", "forced"))));
@@ -111,7 +149,7 @@ class WireTest {
       with(
           client -> assertEquals(kept, client.get("a").kept()),
           "HTTP/1.1 200 OK\r\nContent-Length: " + lock.length() + "\r\n\r\n" + lock);
-      ApiException held = Problem.error(Map.of("code", "held", "detail", "no", "kept", kept), 423, "");
+      LocksidecarException held = Problem.error(Map.of("code", "held", "detail", "no", "kept", kept), 423, "");
       assertEquals(kept, assertInstanceOf(LockHeldException.class, held).kept());
     }
   }
@@ -123,7 +161,7 @@ class WireTest {
 
   @Test
   void namesOfTheApiInErrorsAreOurs() {
-    ApiException error = Problem.error(Map.of("code", "invalid_request", "detail", "field wait_ms is -2; key x:wait_ms"), 400, "");
+    LocksidecarException error = Problem.error(Map.of("code", "invalid_request", "detail", "field wait_ms is -2; key x:wait_ms"), 400, "");
     assertEquals("field maxWait (in ms) is -2; key x:wait_ms", error.detail());
   }
 }
