@@ -22,8 +22,8 @@ pool = client.semaphore("import:s3", limit=SLOTS, wait=30)
 
 def job(parts: Path) -> None:
     """Works on one part. Two in the same part would be a mistake, which "x" finds."""
-    with pool as place:
-        part = parts / f"part-{place.slot}"
+    with pool as permit:
+        part = parts / f"part-{permit.slot}"
         part.open("x").close()
         part.unlink()
 
@@ -34,8 +34,8 @@ def work(parts: Path) -> None:
 
 
 def hang(working: "multiprocessing.Queue[int]") -> None:
-    with pool as place:
-        working.put(place.slot)
+    with pool as permit:
+        working.put(permit.slot)
         signal.pause()
 
 
@@ -54,8 +54,8 @@ def main() -> int:
             worker.start()
         for worker in workers:
             worker.join()
-    with pool as place:
-        again = place.slot
+    with pool as permit:
+        again = permit.slot
     client.close()
     print(f"{WORKERS} workers made {JOBS} jobs each in {SLOTS} slots; slot {slot} of the killed worker is {again} again")
     return 0 if again == slot == 0 and not any(worker.exitcode for worker in workers) else 1

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { LimitReachedError, LocksidecarError, LockLostError, SessionEndedError, UnavailableError } from "./errors";
+import { LimitReachedError, LockLostError, LocksidecarError, SessionEndedError, UnavailableError } from "./errors";
 import { type Lock, under } from "./lock";
 import type { Sessions } from "./sessions";
 import { Term } from "./term";

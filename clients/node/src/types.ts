@@ -6,7 +6,8 @@ export type AsJson<T> = unknown extends T
   ? Json
   : T extends null | boolean | number | string
     ? T
-    : T extends undefined | void
+    : // biome-ignore lint/suspicious/noConfusingVoidType: a function may return nothing
+      T extends void
       ? null
       : T extends { toJSON(): infer J }
         ? AsJson<J>

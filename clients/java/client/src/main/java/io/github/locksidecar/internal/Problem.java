@@ -32,7 +32,7 @@ public final class Problem {
   private Problem() {}
 
   /**
-   * Makes the error of a problem document. An unknown code is an {@link LocksidecarException}.
+   * Makes the error of a problem document. An unknown code is a {@link LocksidecarException}.
    *
    * @param document the document
    * @param status the HTTP status
