@@ -406,7 +406,8 @@ export class Client {
   events(key: string, options: EventsOptions = {}): AsyncIterableIterator<KeyEvent> & AsyncDisposable {
     checkKey(key);
     checkOptions(options, eventsChecks, "{ signal }");
-    const check = async (): Promise<void> => requireFeature(await this.#sessions.describe(), "events", "an event stream");
+    const check = async (): Promise<void> =>
+      requireFeature(await this.#sessions.describe(), "events", "an event stream");
     const { transport, options: limits } = this.#sessions;
     const watch = new KeyWatch(transport, key, { ...limits, check }, options.signal, () => this.#watches.delete(watch));
     this.#watches.add(watch);

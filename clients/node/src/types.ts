@@ -6,8 +6,7 @@ export type AsJson<T> = unknown extends T
   ? Json
   : T extends null | boolean | number | string
     ? T
-    : // biome-ignore lint/suspicious/noConfusingVoidType: a function may return nothing
-      T extends void
+    : T extends void
       ? null
       : T extends { toJSON(): infer J }
         ? AsJson<J>

@@ -18,7 +18,18 @@ import {
   UnsupportedError,
   WaitTimeoutError,
 } from "./errors";
-import type { Bind, Description, Holder, Json, KeyEvent, LockInfo, Mode, SharedHolder, Stopping, Waiter } from "./types";
+import type {
+  Bind,
+  Description,
+  Holder,
+  Json,
+  KeyEvent,
+  LockInfo,
+  Mode,
+  SharedHolder,
+  Stopping,
+  Waiter,
+} from "./types";
 
 export type Wire = { [member: string]: unknown };
 

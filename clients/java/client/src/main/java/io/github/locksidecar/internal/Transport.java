@@ -2,6 +2,7 @@ package io.github.locksidecar.internal;
 
 import io.github.locksidecar.UnsupportedException;
 import io.github.locksidecar.LocksidecarException;
+import io.github.locksidecar.NoAnswerException;
 import io.github.locksidecar.SessionEndedException;
 import java.io.EOFException;
 import java.io.IOException;
