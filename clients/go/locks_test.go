@@ -278,7 +278,7 @@ func TestReads(t *testing.T) {
 	var raw json.RawMessage
 	ok(t, c.Call(t.Context(), "GET", "/v1", nil, &raw, 0))
 	if description := must(c.Describe(t.Context()))(t); !description.Has("shared") || !strings.Contains(string(raw), description.Version) {
-		t.Errorf("about: %+v, %s", about, raw)
+		t.Errorf("%+v, %s", description, raw)
 	}
 	is(t, c.Stop(t.Context(), "free", ""), locksidecar.ErrNotHeld)
 	is(t, c.ForceRelease(t.Context(), "free"), locksidecar.ErrNotHeld)

@@ -9,7 +9,8 @@ module Locksidecar
   #   class ReportJob < ApplicationJob
   #     include Locksidecar::ActiveJob
   #     with_lock { |customer| "report:#{customer}" }
-  #     retry_on Locksidecar::LockHeld, Locksidecar::LockLost, Locksidecar::Unavailable, Locksidecar::LimitReached, wait: 5.seconds, attempts: 100
+  #     retry_on Locksidecar::LockHeld, Locksidecar::LockLost, Locksidecar::Unavailable, Locksidecar::LimitReached,
+  #              wait: 5.seconds, attempts: 100
   #
   #     def perform(customer) = write(fencing_token: held_lock.token)
   #   end
