@@ -76,7 +76,7 @@ pub use items::Items;
 pub use lock::{Guard, Guards, Lock};
 pub use options::{Options, Query, Release};
 pub use scope::apart;
-pub use types::{Description, Bind, Event, Holder, LockInfo, Mode, Outcome, Released, Scope, SharedHolder, Status, Stopping, Waiter};
+pub use types::{Bind, Description, Event, Holder, LockInfo, Mode, Outcome, Released, Scope, SharedHolder, Status, Stopping, Waiter};
 pub use work::Semaphore;
 
 /// The guard of a mutex. Nothing panics while it holds one, so it cannot be poisoned.

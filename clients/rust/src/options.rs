@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{invalid, ours, Result};
-use crate::types::{to_ms, Description, Bind, Mode, Outcome, Scope, Stopping};
+use crate::types::{to_ms, Bind, Description, Mode, Outcome, Scope, Stopping};
 
 /// What is called for each request to stop.
 pub(crate) type OnStop = Arc<dyn Fn(Stopping) + Send + Sync>;

@@ -17,7 +17,7 @@ use crate::latch::Latch;
 use crate::options::{lacking, AcquireBody, OnStop, Release};
 use crate::sse::Stream;
 use crate::transport::{lock_path, query_of, Call, Headers, SILENCE};
-use crate::types::{ms, to_ms, Description, Bind, Mode, Outcome, Released, Stopping, WireGrant};
+use crate::types::{ms, to_ms, Bind, Description, Mode, Outcome, Released, Stopping, WireGrant};
 
 /// The limit of the answer to a withdrawal.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(2);

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use locksidecar::{testing::Sidecar, Builder, Client, Error, Event, Guard, Holder, Lock, LockInfo, Mode, Options, Outcome, Query, Release, Scope, Status, Stopping};
+use locksidecar::{
+    testing::Sidecar, Builder, Client, Error, Event, Guard, Holder, Lock, LockInfo, Mode, Options, Outcome, Query, Release, Scope, Status, Stopping,
+};
 use serde_json::{json, Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;

@@ -16,9 +16,7 @@ impl Tcp {
         fs::create_dir(&tcp.0).unwrap();
         // It is its own CA.
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        for (name, content) in
-            [("cert", own.cert.pem()), ("key", own.signing_key.serialize_pem()), ("token", "0123456789abcdef0123456789abcdef".to_owned())]
-        {
+        for (name, content) in [("cert", own.cert.pem()), ("key", own.signing_key.serialize_pem()), ("token", "0123456789abcdef0123456789abcdef".to_owned())] {
             fs::write(tcp.0.join(name), content).unwrap();
             fs::set_permissions(tcp.0.join(name), fs::Permissions::from_mode(0o600)).unwrap();
         }
