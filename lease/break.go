@@ -60,9 +60,6 @@ const (
 
 // recallElsewhere makes another sidecar say who holds a key that it may only keep. A watch is the recall.
 func (m *Manager) recallElsewhere(ctx context.Context, key string) error {
-	if !m.acquirer.Keeps() { // nor do the others, most likely
-		return nil
-	}
 	kept := func() (store.Lock, bool, error) {
 		lock, err := lanes.Submit(ctx, m.lanes.Reads, key)
 		return lock, err == nil && lock.Held && lock.Kept && lock.Holder.Instance != m.cfg.Instance, err

@@ -531,6 +531,32 @@ func TestAFailedGiveUpIsNoOutage(t *testing.T) {
 	})
 }
 
+// The store is away, and has a key that could not be given up. The sidecar does not say from memory that the key is free: it asks, and says that the store is away.
+// Proves: promise 18
+func TestAKeyThatIsNotGivenUpIsNotFree(t *testing.T) {
+	keepers(t, func(t *testing.T, a, _ *rig) {
+		a.keeps(a.eitherSession(), "k")
+		carryOut := a.st.hold("Release")
+		time.Sleep(240 * time.Millisecond)
+		if v, err := a.m.Get(context.Background(), nil, "k", false); err != nil || v.Held || !v.Cached {
+			t.Errorf("while it is given up: %+v, %v", v, err)
+		}
+		carryOut()
+		time.Sleep(time.Second)
+		a.keeps(a.eitherSession(), "k")
+		a.st.setAll(fault{refuse: true})
+		time.Sleep(time.Second)
+		if v, err := a.m.Get(context.Background(), nil, "k", false); !store.Unavailable(err) {
+			t.Errorf("in the outage: %+v, %v", v, err)
+		}
+		a.st.lift(everyOp...)
+		time.Sleep(time.Second)
+		if v, err := a.m.Get(context.Background(), nil, "k", false); err != nil || v.Held {
+			t.Errorf("afterwards: %+v, %v", v, err)
+		}
+	})
+}
+
 // The sidecar stops while a key is given up. A call that meets that hears of the stop, and of no failure of the store.
 func TestAStopDuringAGiveUp(t *testing.T) {
 	keepers(t, func(t *testing.T, a, _ *rig) {
@@ -1309,15 +1335,25 @@ func TestAWaiterEndsWhenItIsServed(t *testing.T) {
 	}
 }
 
-// A store that hears recalls only while keys are kept is told so.
+// uses lets a session have a key so often.
+func (r *rig) uses(s *holdings.Session, key string, times int) {
+	r.t.Helper()
+	for range times {
+		r.release(s, r.lock(s, key))
+	}
+}
+
+// A store that hears recalls only while keys are kept is told so, when a sidecar has wanted keys again so often that it may pay.
+// Proves: rule cost
 func TestTheStoreIsToldThatKeysAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newRig(t, keeping)
 		a.st.hears(false)
 		a.st.onKeeping = a.st.hears
 		s := a.explicitSession()
-		a.release(s, a.lock(s, "k"))
-		a.release(s, a.lock(s, "k")) // wants to keep the key, and the store begins to hear
+		a.uses(s, "k", attempt.LeastUses) // each but the first one wants to keep the key
+		a.listened()
+		a.uses(s, "k", 1) // now the store begins to hear
 		a.keeps(s, "k")
 		a.listened(true) // because of the recall
 		time.Sleep(time.Minute)
@@ -1325,9 +1361,43 @@ func TestTheStoreIsToldThatKeysAreKept(t *testing.T) {
 			t.Error("the store was not told that no key is kept any more")
 		}
 		a.listened(true, false)
-		a.release(s, a.lock(s, "k"))
-		a.release(s, a.lock(s, "k"))
+		a.uses(s, "k", 2*attempt.LeastUses) // that did not pay, so more are needed
+		if a.st.Traits().Hears {
+			t.Error("the store hears again as soon as if that had paid")
+		}
+		a.uses(s, "k", 1)
 		a.keeps(s, "k")
+	})
+}
+
+// A sidecar that wants keys again now and then does not make the store hear. Once it hears, it goes on while enough kept keys are taken.
+// Proves: rule cost
+func TestHearingMustPay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		a.st.hears(false)
+		a.st.onKeeping = a.st.hears
+		s := a.explicitSession()
+		for range 100 {
+			a.uses(s, "k", 2)
+			time.Sleep(9 * time.Second)
+		}
+		a.listened()
+		a.uses(s, "k", attempt.LeastUses+1)
+		for range 100 {
+			a.uses(s, "k", 4) // one ask, one grant that may be kept, and two takes
+			time.Sleep(time.Second)
+			if !a.st.Traits().Hears {
+				t.Fatal("the store hears no recalls though kept keys are taken")
+			}
+		}
+		for range 3 {
+			a.uses(s, "k", 4)
+			time.Sleep(9 * time.Second)
+		}
+		if a.st.Traits().Hears {
+			t.Error("the store hears recalls for few takes")
+		}
 	})
 }
 
@@ -1417,8 +1487,7 @@ func TestTheStoreIsToldThatNothingIsKept(t *testing.T) {
 		told := make(chan bool, 100)
 		a.st.onKeeping = func(on bool) { told <- on }
 		s := a.explicitSession()
-		a.release(s, a.lock(s, "k"))
-		a.release(s, a.lock(s, "k"))
+		a.uses(s, "k", attempt.LeastUses+1)
 		synctest.Wait()
 		if len(told) != 1 || !<-told {
 			t.Fatal("not told")

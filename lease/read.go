@@ -22,7 +22,7 @@ func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCa
 		}
 		m.loseOverdue(h)
 	}
-	if !noCache && m.acquirer.IsKept(key) {
+	if !noCache && m.acquirer.IsFree(key) {
 		return types.View{Lock: store.Lock{Key: key}, Cached: true}, nil
 	}
 	ctx, cancel := types.Within(ctx, "get", m.cfg.StoreTimeout)

@@ -5,12 +5,14 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -147,6 +149,36 @@ func spansAcrossSidecars(t *testing.T, news bool) {
 		lock.release third [acquire: lock.acquire third]
 			store.batch release 1 [call: lock.release third]
 	`)
+}
+
+// An app waits for a key that another sidecar keeps. Its wait has a link to the release that was put off, which is that of the last session.
+func TestSpansOfARecall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		a := sp.on(keeping)
+		b := sp.beside(a, keeping)
+		s := a.explicitSession()
+		for _, app := range []string{"first", "second", "third"} { // the last one takes the key that is kept
+			g := sp.acquire(a, app, s, types.Request{Key: "k"})
+			time.Sleep(time.Millisecond)
+			sp.release(a, app, s, types.ReleaseRequest{Key: "k", Token: g.Token})
+		}
+		if !a.m.acquirer.IsKept("k") {
+			t.Fatal("the key is not kept")
+		}
+		sp.ask(context.Background(), b, "waits", b.explicitSession(), types.Request{Key: "k", Wait: time.Minute}).granted(t)
+		var links []string
+		for _, l := range sp.named("lock.wait")[0].Links {
+			for _, to := range sp.exporter.GetSpans() {
+				if to.SpanContext.SpanID() == l.SpanContext.SpanID() {
+					links = append(links, attributeOf(l.Attributes, tracing.Link)+": "+nameOf(to))
+				}
+			}
+		}
+		if want := []string{"holder: lock.acquire second", "release: lock.release third"}; !slices.Equal(links, want) {
+			t.Errorf("links to %q, want %q", links, want)
+		}
+	})
 }
 
 // A key that was freed before the call was queued was not handed over.

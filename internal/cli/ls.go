@@ -60,8 +60,8 @@ other columns show the holder with the oldest grant ("get" shows all holders).
 BIND is "session" for a lock that ends with a release or with its session; the holder's
 sidecar renews it. BIND is "ttl" for a lock that ends after its time.
 HELD and EXPIRES are durations (1m30s). WAITING is the number of waiting calls.
-KEPT is "yes" if the holder's sidecar may keep the lock for its next session: then perhaps no
-session has it now, and the row is that of the last one that the store knows.
+A SESSION that is "kept" has perhaps released the lock: its sidecar may keep it for the next
+session, and the row is that of the last one that the store knows.
 
 With --watch, the command goes on after the list: it looks every --interval, and prints a line for
 each lock that is new, has another holder, another number of waiting calls or a new request to
@@ -88,7 +88,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Long:  lsLong,
 		Example: `  locksidecar ls --type backup    # backup:…
   locksidecar ls --prefix backup:db-
-  locksidecar ls -o wide          # also kept or not, since when, by which instance, with which data
+  locksidecar ls -o wide          # also since when, by which instance, with which data
   locksidecar ls --scope pod      # granted by this sidecar
   locksidecar ls --watch
   locksidecar ls -o json | jq -r '.locks[] | select(.stopping) | .key'`,

@@ -52,7 +52,7 @@ func (t *alignedTable) write(w io.Writer, rows [][]string) error {
 func lockColumns(wide bool) []string {
 	columns := []string{"KEY", "MODE", "POD", "SESSION", "OWNER", "BIND", "HELD", "EXPIRES", "WAITING", "STOPPING"}
 	if wide {
-		columns = append(columns, "KEPT", "ACQUIRED", "INSTANCE", "DATA")
+		columns = append(columns, "ACQUIRED", "INSTANCE", "DATA")
 	}
 	return columns
 }
@@ -65,21 +65,23 @@ func lockRow(l *client.Lock, wide bool) []string {
 		return append(row, slices.Repeat([]string{client.None}, len(lockColumns(wide))-len(row))...)
 	}
 	row := []string{
-		client.Printable(l.Key), l.LockMode.String(), client.Printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+		client.Printable(l.Key), l.LockMode.String(), client.Printable(h.Pod), sessionOf(l), orNone(h.Owner),
 		h.Bind(), client.Human(h.HeldMS), h.Expiry(), strconv.Itoa(l.QueueLength), l.Stopping.String(),
 	}
 	if wide {
-		row = append(row, kept(l), acquired(h), client.Printable(h.Instance), dataOf(h))
+		row = append(row, acquired(h), client.Printable(h.Instance), dataOf(h))
 	}
 	return row
 }
 
 // kept is "yes" if the holder's sidecar may keep the lock, so that perhaps no session has it.
-func kept(l *client.Lock) string {
+// sessionOf is the holder's session, which has perhaps released a kept lock.
+func sessionOf(l *client.Lock) string {
+	session := orNone(l.Holder.Session)
 	if l.Kept {
-		return "yes"
+		session += ", kept"
 	}
-	return client.None
+	return session
 }
 
 func acquired(h *client.Holder) string { return h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST") }
@@ -105,7 +107,7 @@ func writeLock(l *client.Lock, w io.Writer) error {
 		row("session", orNone(h.Session))
 		row("owner", orNone(h.Owner))
 		if l.Kept {
-			row("kept", kept(l)+": perhaps no session has it now")
+			row("kept", "yes: perhaps no session has it now")
 		}
 		row("bind", h.Bind())
 		row("acquired", acquired(h))

@@ -42,7 +42,7 @@ func TestTablesShowKeptLocks(t *testing.T) {
 	f.holds(lock, listedLock("b", "web-0", "s1", time.Second, time.Second, 0))
 	for _, test := range []struct{ command, a, b string }{
 		{"top", `(?m)^a .* web-0/s1, kept  `, `(?m)^b .* web-0/s1        `},
-		{"ls -o wide", `(?m)^a .* -         yes   0001`, `(?m)^b .* -         -     0001`},
+		{"ls", `(?m)^a .* web-0  s1, kept  `, `(?m)^b .* web-0  s1        `},
 	} {
 		out, err := command(append([]string{"--socket", f.socket}, strings.Fields(test.command)...)...)
 		if err != nil || !regexp.MustCompile(test.a).MatchString(out) || !regexp.MustCompile(test.b).MatchString(out) {

@@ -30,6 +30,8 @@ import (
 )
 
 const (
+	// podKeptKeys is how many keys of a pod are remembered because they are kept, or may be: a sidecar for itself has eight times as many.
+	podKeptKeys = 2048
 	// podShare: one pod may have this part of the connections of the node.
 	podShare = 4
 	// lookPause is the longest time between two looks at the folder. The system reports changes; this is for reports that are lost.

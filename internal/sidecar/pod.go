@@ -120,6 +120,7 @@ func (n *node) leaseConfig(p *pod) lease.Config {
 	part.Config.Namespace, part.Config.Pod = p.noted.Namespace, p.volume.Pod.Name
 	cfg := part.leaseConfig()
 	cfg.Beat = &n.beat
+	cfg.MaxKept = podKeptKeys
 	cfg.Metrics = n.gauges.of(p.key, n.tel.Metrics.Locks)
 	return cfg
 }

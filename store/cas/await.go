@@ -60,7 +60,7 @@ func (s *Store) wereTold(name string, notes []note) {
 	s.attend()
 }
 
-// Keeping notes whether keys are kept here, so that a backend which looks for letters does so often.
+// Keeping notes whether keys may be kept here, so that the backend hears of recalls, if that costs little.
 func (s *Store) Keeping(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,6 +74,6 @@ func (s *Store) attend() {
 		if len(s.own) == 0 {
 			clear(s.awaited) // nobody waits without a lease
 		}
-		polls.Expect(len(s.awaited) > 0 || s.keeping, len(s.own) > 0)
+		polls.Expect(len(s.awaited) > 0, s.keeping, len(s.own) > 0)
 	}
 }

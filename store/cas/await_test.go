@@ -18,21 +18,27 @@ import (
 // polling is a backend that looks for letters, and whose rows another session may keep locked.
 type polling struct {
 	*fake.Backend
-	mu            sync.Mutex
-	waits, leases bool
-	locked        atomic.Bool
+	mu                   sync.Mutex
+	waits, keeps, leases bool
+	locked               atomic.Bool
 }
 
-func (p *polling) Expect(waits, leases bool) {
+func (p *polling) Expect(waits, keeps, leases bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waits, p.leases = waits, leases
+	p.waits, p.keeps, p.leases = waits, keeps, leases
 }
 
 func (p *polling) expects(waits, leases bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.waits == waits && p.leases == leases
+}
+
+func (p *polling) expectsRecalls(keeps bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keeps == keeps
 }
 
 func (p *polling) Swap(ctx context.Context, swaps []cas.Swap) ([]cas.Swapped, error) {
@@ -148,7 +154,7 @@ func TestLockedRecords(t *testing.T) {
 func TestLettersAreExpectedWhileKeysAreKept(t *testing.T) {
 	s, p, _ := startPolling(t, fake.NewServer(), "a")
 	for _, on := range []bool{true, true, false, true, false} {
-		if s.Keeping(on); !p.expects(on, true) {
+		if s.Keeping(on); !p.expects(false, true) || !p.expectsRecalls(on) {
 			t.Errorf("keeping %v", on)
 		}
 	}

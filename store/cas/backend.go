@@ -149,9 +149,9 @@ var UsualLimits = Limits{Living: 60, Letters: 60, Record: 1 << 20, Mail: LeastMa
 
 // Expecter is a [Backend] that hears of letters only while they are expected, because its server does not push them by itself.
 type Expecter interface {
-	// Expect says how soon letters are needed. waits: somebody waits or watches here, or keys are kept. leases: a lease is open here, so
-	// its holder may be asked to stop. It returns at once. Hears is true only with waits.
-	Expect(waits, leases bool)
+	// Expect says how soon letters are needed. waits: somebody waits or watches here. keeps: keys may be kept here, if letters come soon without many
+	// requests. leases: a lease is open here, so its holder may be asked to stop. It returns at once. Hears is true only with waits or keeps.
+	Expect(waits, keeps, leases bool)
 }
 
 // Confirmer is a [Backend] whose server shows a change before it is certain to keep it.

@@ -258,9 +258,9 @@ func TestIdleSendsNothing(t *testing.T) {
 	poller := s.start("polls")
 	poller.polls("has the lock")
 	// become brings one instance into a state. The other one is idle: it would send statements, too.
-	become := func(r *rig, waits, leases bool, want string) {
+	become := func(r *rig, waits, keeps, leases bool, want string) {
 		for _, one := range []*rig{sleeper, poller} {
-			one.Expect(waits && one == r, leases && one == r)
+			one.Expect(waits && one == r, keeps && one == r, leases && one == r)
 		}
 		for _, one := range []*rig{sleeper, poller} {
 			await.Until(t, "the states are reached", func() bool {
@@ -270,20 +270,25 @@ func TestIdleSendsNothing(t *testing.T) {
 		}
 	}
 	for _, is := range []struct {
-		what          string
-		r             *rig
-		waits, leases bool
-		state         string
-		least, most   int
+		what                 string
+		r                    *rig
+		waits, keeps, leases bool
+		state                string
+		least, most          int
 	}{
-		{"a poller, idle", poller, false, false, "off", 0, 0},
-		{"a poller with a lease", poller, false, true, "polling", 4, 100},           // three looks, and a try to sleep
-		{"a poller while somebody waits", poller, true, true, "polling", 200, 1200}, // 50 looks/s, some more in the beginning, and a try to sleep
-		{"idle", sleeper, false, false, "off", 0, 0},
-		{"asleep with a lease", sleeper, false, true, "listening", 0, 2 * (1 + look)},        // at most two sleeps of 2s begin in 3s
-		{"asleep while somebody waits", sleeper, true, true, "listening", 5, 2 * (1 + look)}, // and at least one
+		{"a poller, idle", poller, false, false, false, "off", 0, 0},
+		{"a poller with a lease", poller, false, false, true, "polling", 4, 100},           // three looks, and a try to sleep
+		{"a poller that wants to keep keys", poller, false, true, true, "polling", 4, 100}, // so it keeps none
+		{"a poller while somebody waits", poller, true, false, true, "polling", 200, 1200}, // 50 looks/s, some more in the beginning, and a try to sleep
+		{"idle", sleeper, false, false, false, "off", 0, 0},
+		{"asleep with a lease", sleeper, false, false, true, "listening", 0, 2 * (1 + look)},        // at most two sleeps of 2s begin in 3s
+		{"asleep while keys are kept", sleeper, false, true, true, "listening", 5, 2 * (1 + look)},  // and at least one
+		{"asleep while somebody waits", sleeper, true, false, true, "listening", 5, 2 * (1 + look)}, // the same
 	} {
-		become(is.r, is.waits, is.leases, is.state)
+		become(is.r, is.waits, is.keeps, is.leases, is.state)
+		if is.keeps {
+			await.Until(t, is.what+": the sleeper alone hears recalls", func() bool { return is.r.Hears() == (is.r == sleeper) })
+		}
 		before, earlier := count(), early.Load()
 		time.Sleep(3 * time.Second) // the measure is a time
 		n := count() - before - 1   // this one
@@ -307,7 +312,7 @@ func TestChangesOfWhoWaitsPutNoLookOff(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				r.Expect(waits, true)
+				r.Expect(waits, false, true)
 				runtime.Gosched()
 			}
 		}
@@ -330,7 +335,7 @@ func TestADeadLeaseAmongManyCostsFewPackets(t *testing.T) {
 	m := mysqltest.Start(t)
 	s := on(t, m)
 	r := s.ready("one")
-	r.Expect(false, false)
+	r.Expect(false, false, false)
 	db := s.Database.Open(t)
 	db.SetMaxOpenConns(1)
 	count := func() (n int) {

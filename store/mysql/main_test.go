@@ -93,7 +93,7 @@ func (s expects) View(instance string) cas.Backend {
 type expecting struct{ *mysql.Backend }
 
 func (e expecting) Start(ctx context.Context, deliver func(cas.Letter), lost func()) error {
-	e.Expect(true, true)
+	e.Expect(true, false, true)
 	return e.Backend.Start(ctx, deliver, lost)
 }
 

@@ -18,6 +18,7 @@ const lettersAtOnce = 500
 const (
 	needNothing int32 = iota
 	needSeldom
+	needRecalls // soon, but not at the price of polls
 	needOften
 )
 
@@ -65,11 +66,13 @@ var (
 )
 
 // Expect implements [cas.Expecter].
-func (b *Backend) Expect(waits, leases bool) {
+func (b *Backend) Expect(waits, keeps, leases bool) {
 	need := needNothing
 	switch {
 	case waits:
 		need = needOften
+	case keeps:
+		need = needRecalls
 	case leases:
 		need = needSeldom
 	}
@@ -81,9 +84,10 @@ func (b *Backend) Expect(waits, leases bool) {
 	}
 }
 
-// Hears implements [cas.Backend].
+// Hears implements [cas.Backend]. An instance that polls does not do so often only for recalls.
 func (b *Backend) Hears() bool {
-	return b.need.Load() == needOften && time.Now().Before(b.way.now().until)
+	need, w := b.need.Load(), b.way.now()
+	return (need == needOften || need == needRecalls && w.state == "listening") && time.Now().Before(w.until)
 }
 
 // way is how an instance gets its letters now.
@@ -199,7 +203,7 @@ func (l *listener) nap() time.Duration {
 	switch need := l.needs(); {
 	case need == needNothing:
 		return 0
-	case need == needOften, time.Since(l.waits) < restless:
+	case need >= needRecalls, time.Since(l.waits) < restless:
 		return l.b.naps.often
 	default:
 		return l.b.naps.seldom
@@ -348,7 +352,7 @@ func (l *listener) awaitEnd(ctx context.Context, s *sleeper, nap time.Duration) 
 		case <-ctx.Done():
 			return false, ctx.Err()
 		case <-l.b.expected:
-			if l.needs() == needOften && nap > l.b.naps.often {
+			if l.needs() >= needRecalls && nap > l.b.naps.often {
 				nap = 0 // once
 				if err := l.b.wakeOne(ctx, l.b.instance); err != nil {
 					return false, err

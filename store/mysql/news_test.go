@@ -544,7 +544,7 @@ func TestTheEndOfASleep(t *testing.T) {
 		t.Errorf("%d sessions ended after %s", many, took)
 	}
 	short := s.sleeping("two", time.Second)
-	short.Expect(false, false)
+	short.Expect(false, false, false)
 	await.Until(t, "no session sleeps", func() bool { return operator.number(short.Bed("two")) == 0 })
 	await.Until(t, "it does not listen", func() bool {
 		state, _ := short.Way()
@@ -630,7 +630,7 @@ func TestNoRoomForASleeper(t *testing.T) {
 	s := on(t, m)
 	r, writer := s.start("one"), s.ready("writer")
 	r.listens()
-	r.Expect(false, false)
+	r.Expect(false, false, false)
 	r.Must(writer.WakeOne(r.Ctx, "one"))
 	await.Until(t, "it does not listen", func() bool { state, _ := r.Way(); return state == "off" })
 	writer.Done(cas.Swap{Key: "ns/warm", Data: []byte("x")})
@@ -644,7 +644,7 @@ func TestNoRoomForASleeper(t *testing.T) {
 		}
 		others = append(others, conn)
 	}
-	r.Expect(true, true)
+	r.Expect(true, false, true)
 	r.polls("1040")
 	for i := range byte(3) {
 		writer.Write("one", i)
@@ -662,7 +662,7 @@ func TestALongSleepEndsIfSomebodyWaits(t *testing.T) {
 	s := on(t, shared)
 	b, operator := s.open("one").Backend, s.session()
 	b.Sleeps(time.Second, always, nil, nil)
-	b.Expect(false, true)
+	b.Expect(false, false, true)
 	r := &rig{b, castest.Start(t, b)}
 	await.Until(t, "it sleeps for long", func() bool {
 		var n int
@@ -673,7 +673,7 @@ func TestALongSleepEndsIfSomebodyWaits(t *testing.T) {
 	if r.Hears() {
 		t.Error("it hears, although nobody waits")
 	}
-	r.Expect(true, true)
+	r.Expect(false, true, true)
 	r.listens()
 }
 

@@ -1,6 +1,7 @@
 package attempt
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -84,7 +85,7 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	}, aq)
 	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
 	if c.Keep > 0 && !traits.Inline { // an inline store answers as fast as the table
-		aq.keeps = keep.New(c.Keep, CohortTime, c.Lanes.Together, c.Clock)
+		aq.keeps = keep.New(c.Keep, cmp.Or(c.MaxKept, keep.MaxEntries), CohortTime, c.Lanes.Together, c.Clock)
 		aq.keeper.st, _ = c.Store.(store.Keeper)
 		aq.keeper.needs, aq.keeper.wake = c.Needs, aq.keeps.Wake
 	}

@@ -2,11 +2,9 @@ package attempt
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/keep"
@@ -42,6 +40,7 @@ func (aq *Acquirer) keep(r *holdings.Release, byApp bool) bool {
 	}
 	// The next call takes the key from here on. If a call is here already, or the key was recalled, the key is released.
 	l.Pin() // until the key is given up, or its taker has pinned it
+	g.Traceparent = r.Claim.Traceparent
 	if !aq.keeps.Keep(g, t.Now) {
 		l.Unpin()
 		return false
@@ -110,6 +109,7 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 		return true
 	}
 	g.Lease.Unpin() // the lock has pinned it
+	aq.keeper.takes.Add(1)
 	aq.obs.Took(b.tr.Carry(context.Background()))
 	// After a failover, locks are verified that were here when the lease was retired. This one may have come later.
 	if stays = !aq.leases.Retired(g.Lease); !stays {
@@ -135,7 +135,7 @@ func (aq *Acquirer) giveUp(g *keep.Grant, awaited bool) {
 }
 
 func claimOf(g *keep.Grant, awaited bool) store.Claim {
-	return store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID(), Awaited: awaited}
+	return store.Claim{Key: g.Key, Token: g.Visible, Lease: g.Lease.ID(), Awaited: awaited, Traceparent: g.Traceparent}
 }
 
 // tryFailed tells the calls that do not wait of a try without an answer. They wait on if only the key's row is locked (err is nil), and when the sidecar stops,
@@ -272,8 +272,7 @@ func (b *Attempt) last() int64 {
 	if last == 0 {
 		return 0
 	}
-	b.aq.keeper.wants(b.sent)
-	if !b.aq.hears() {
+	if b.aq.keeper.wants(b.sent); !b.aq.hears() {
 		return 0
 	}
 	return last
@@ -281,6 +280,9 @@ func (b *Attempt) last() int64 {
 
 // IsKept reports whether a key is kept here, or being given up: no session has it.
 func (aq *Acquirer) IsKept(key string) bool { return aq.keeps != nil && aq.keeps.IsKept(key) }
+
+// IsFree reports whether this sidecar knows without the store that nobody has a key, because it keeps the key.
+func (aq *Acquirer) IsFree(key string) bool { return aq.keeps != nil && aq.keeps.IsFree(key) }
 
 // KeptKeys is the number of keys that are kept, or being given up.
 func (aq *Acquirer) KeptKeys() int {
@@ -313,54 +315,6 @@ func (aq *Acquirer) RunKeeps(ctx context.Context) {
 		}
 		return min(next, aq.keeper.rest(aq.clk.Now(), aq.keeps.Count()))
 	})
-}
-
-// keysWanted is for how long after the last ask the store is kept hearing recalls.
-const keysWanted = 10 * time.Second
-
-// keeper tells a store that hears recalls only while keys are kept here: see [store.Keeper]. st is nil for other stores.
-type keeper struct {
-	st    store.Keeper
-	needs *hearing.Needs
-	wake  chan struct{}
-
-	mu sync.Mutex
-	// wanted is when an ask last wanted to keep its key; zero: the store was told that nobody does.
-	wanted time.Time
-}
-
-// wants records that an ask wants to keep its key.
-func (k *keeper) wants(now time.Time) {
-	if k.st == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.wanted.IsZero() {
-		k.needs.Begin(hearing.News)
-		k.st.Keeping(true)
-		clock.Wake(k.wake) // RunKeeps ends that
-	}
-	k.wanted = now
-}
-
-// rest tells the store if that was long ago, unless keys are kept. It returns when to look again.
-func (k *keeper) rest(now time.Time, kept int) time.Duration {
-	if k.st == nil {
-		return time.Hour
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case k.wanted.IsZero():
-		return time.Hour
-	case kept > 0 || now.Sub(k.wanted) < keysWanted:
-		return time.Second
-	}
-	k.wanted = time.Time{}
-	k.st.Keeping(false)
-	k.needs.End(hearing.News)
-	return time.Hour
 }
 
 // learn notes who holds a key, by an answer. A holder of this sidecar holds the key for a session: its Kept says nothing.

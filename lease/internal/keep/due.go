@@ -10,11 +10,11 @@ func (t *Table) Due() (giveUp []*Grant, tell []string, next time.Duration) {
 	for i := range t.shards {
 		sh := &t.shards[i]
 		sh.mu.Lock()
-		for e := sh.idle.first; e != nil && (now.Sub(e.since) >= forgetAfter || sh.tooMany() > 0); e = sh.idle.first {
+		for e := sh.idle.first; e != nil && (now.Sub(e.since) >= forgetAfter || t.tooMany(sh) > 0); e = sh.idle.first {
 			e.leaveList()
 			delete(sh.entries, e.key)
 		}
-		tooMany := sh.tooMany()
+		tooMany := t.tooMany(sh)
 		for e := sh.kept.first; e != nil; e = e.next {
 			if e.kept.givenUp == nil && (now.Sub(e.since) >= t.keep || now.Sub(e.kept.asked) >= MaxAge || tooMany > 0) {
 				giveUp = append(giveUp, e.giveUp())

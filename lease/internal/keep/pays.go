@@ -31,20 +31,28 @@ const (
 	worthTries = time.Second
 )
 
-// worth is whether keeping new keys has paid lately: those that have no history of their own yet. tried is when one was kept last to find out, after the table was made.
-type worth struct{ takes, recalls, tried atomic.Int64 }
+// worth is whether keeping new keys has paid lately: those that have no history of their own yet. tried is when one was kept last to find out, and recalled
+// when one was recalled last, both after the table was made.
+type worth struct{ takes, recalls, tried, recalled atomic.Int64 }
 
-// recalled counts the recall of a new key. What is long ago counts less.
-func (w *worth) recalled() {
+// countRecall counts the recall of a new key. What is long ago counts less.
+func (w *worth) countRecall(since time.Duration) {
+	w.recalled.Store(int64(since))
 	if w.recalls.Add(1) >= worthRecalls {
 		w.recalls.Store(worthRecalls / 2)
 		w.takes.Store(w.takes.Load() / 2)
 	}
 }
 
-// tries reports whether to keep a new key. since is the time since the table was made.
+// tries reports whether to keep a new key. since is the time since the table was made. A judgment is forgotten when nothing was recalled for long: it may have
+// ended that recalls are heard, and then no try would show that keeping pays again.
 func (w *worth) tries(price int, since time.Duration) bool {
 	if recalls := w.recalls.Load(); recalls < worthFrom || w.takes.Load() >= int64(price)*recalls {
+		return true
+	}
+	if since-time.Duration(w.recalled.Load()) >= forgetAfter {
+		w.recalls.Store(0)
+		w.takes.Store(0)
 		return true
 	}
 	last := w.tried.Load()
@@ -65,7 +73,7 @@ func (t *Table) Judge(g *Grant) (paid bool) {
 	}
 	g.judged = true
 	if e.isNew(price) {
-		t.worth.recalled()
+		t.worth.countRecall(t.clk.Now().Sub(t.made))
 	}
 	if e.paid = e.takes >= price; e.paid {
 		e.streak /= 2

@@ -21,7 +21,7 @@ type payer struct {
 
 func newPayer(t *testing.T) *payer {
 	p := &payer{T: t, together: 1, lease: &heartbeat.Lease{}}
-	p.table = New(time.Hour, time.Hour, func() float64 { return p.together }, clock.System{})
+	p.table = New(time.Hour, MaxEntries, time.Hour, func() float64 { return p.together }, clock.System{})
 	return p
 }
 
@@ -152,6 +152,28 @@ func TestAKeyIsItsOwnJudge(t *testing.T) {
 		}
 		if !p.recalls("k") || p.recalls("k") || p.mayBeKept("k") {
 			t.Error("a key that was recalled too early is kept")
+		}
+	})
+}
+
+// TestAJudgmentIsForgotten: when no new key was recalled for a minute, new keys are kept again, because nobody may hear what a try shows.
+func TestAJudgmentIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPayer(t)
+		for i := range worthFrom {
+			p.recalls(fmt.Sprint("recalled", i))
+		}
+		time.Sleep(forgetAfter - time.Second)
+		if n := p.newKeys(); n != 1 {
+			t.Errorf("%d of 100 keys may be kept", n)
+		}
+		time.Sleep(time.Second)
+		if n := p.newKeys(); n != 100 {
+			t.Errorf("a minute after the last recall %d of 100 keys may be kept", n)
+		}
+		p.recalls("another")
+		if n := p.newKeys(); n != 100 {
+			t.Errorf("after one recall %d of 100 keys may be kept", n)
 		}
 	})
 }

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// MaxEntries limits the keys that are remembered while no call is present, and so the kept keys. The limit is one of each shard, so
-	// it is not exact.
+	// MaxEntries is the usual limit of a table.
 	MaxEntries = 16_384
 	shards     = 64
 	// forgetAfter is for how long a key is remembered that is not kept.
@@ -23,6 +22,8 @@ const (
 type Table struct {
 	// keep is for how long a key is kept without use.
 	keep time.Duration
+	// most limits the keys of a shard that are remembered while no call is present, and so the kept keys.
+	most int
 	// shownAfter is after what time the store is told of a holder that took a key.
 	shownAfter time.Duration
 	clk        clock.Clock
@@ -77,10 +78,10 @@ type entry struct {
 	prev, next *entry
 }
 
-// New makes an empty table, which keeps keys for so long without use. shownAfter is after what time the store is told of a holder that took a key.
-// together returns how many calls share a statement.
-func New(keep, shownAfter time.Duration, together func() float64, clk clock.Clock) *Table {
-	t := &Table{keep: keep, shownAfter: shownAfter, together: together, clk: clk, made: clk.Now(), Wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+// New makes an empty table, which keeps keys for so long without use, and remembers about so many keys without a present call. shownAfter is after what time the
+// store is told of a holder that took a key. together returns how many calls share a statement.
+func New(keep time.Duration, most int, shownAfter time.Duration, together func() float64, clk clock.Clock) *Table {
+	t := &Table{keep: keep, most: max(most/shards, 1), shownAfter: shownAfter, together: together, clk: clk, made: clk.Now(), Wake: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	for i := range t.shards {
 		t.shards[i].entries = make(map[string]*entry)
 	}
@@ -138,7 +139,7 @@ func (t *Table) rest(sh *shard, e *entry, now time.Time) {
 // holds sh.mu.
 func (t *Table) makeRoom(sh *shard) {
 	switch oldest := sh.idle.first; {
-	case sh.tooMany() <= 0:
+	case t.tooMany(sh) <= 0:
 	case oldest == nil:
 		clock.Wake(t.Wake)
 	default:
@@ -148,7 +149,7 @@ func (t *Table) makeRoom(sh *shard) {
 }
 
 // tooMany is how many entries are above the limit, if it is positive.
-func (sh *shard) tooMany() int { return sh.kept.n + sh.idle.n - MaxEntries/shards }
+func (t *Table) tooMany(sh *shard) int { return sh.kept.n + sh.idle.n - t.most }
 
 // Keep keeps the key of a grant whose lock has left its session. It returns false if the key must be released.
 func (t *Table) Keep(g *Grant, now time.Time) bool {
@@ -352,7 +353,14 @@ func (t *Table) Recalled(g *Grant) bool {
 }
 
 // IsKept reports whether a key is kept, or being given up.
-func (t *Table) IsKept(key string) bool {
+func (t *Table) IsKept(key string) bool { return t.keptAs(key, func(*Grant) bool { return true }) }
+
+// IsFree reports whether that is so, and no try to give the key up has failed: whoever asks here gets the key, or at least soon.
+func (t *Table) IsFree(key string) bool {
+	return t.keptAs(key, func(g *Grant) bool { return !g.failed })
+}
+
+func (t *Table) keptAs(key string, as func(*Grant) bool) bool {
 	if t.count.Load() == 0 {
 		return false
 	}
@@ -360,7 +368,7 @@ func (t *Table) IsKept(key string) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entries[key]
-	return e != nil && e.kept != nil
+	return e != nil && e.kept != nil && as(e.kept)
 }
 
 // Count is the number of keys that are kept or being given up.

@@ -10,7 +10,7 @@ import (
 
 // TestDueSeesKeysWithPresentCalls: a key is given up in time although a call for it is present, which neither takes it nor gives it up.
 func TestDueSeesKeysWithPresentCalls(t *testing.T) {
-	table := New(time.Nanosecond, time.Hour, alone, clock.System{})
+	table := New(time.Nanosecond, MaxEntries, time.Hour, alone, clock.System{})
 	now := table.clk.Now()
 	g := NewGrant("k", &heartbeat.Lease{}, 1, now, now, now)
 	if !table.Keep(g, now) {
@@ -36,10 +36,11 @@ func alone() float64 { return 1 }
 
 // TestTheOldestKeysMakeRoom: if too many keys are kept, keys of which only something is known are forgotten, and those that were not used for longest are given up.
 func TestTheOldestKeysMakeRoom(t *testing.T) {
-	table := New(time.Hour, time.Hour, alone, clock.System{})
+	const most = 1000
+	table := New(time.Hour, most, time.Hour, alone, clock.System{})
 	lease, now := &heartbeat.Lease{}, table.clk.Now()
 	var keys []string // of one shard
-	for i := 0; len(keys) <= MaxEntries/shards+1; i++ {
+	for i := 0; len(keys) <= most/shards+1; i++ {
 		if key := "k" + time.Duration(i).String(); table.shard(key) == &table.shards[0] {
 			keys = append(keys, key)
 		}
@@ -57,7 +58,7 @@ func TestTheOldestKeysMakeRoom(t *testing.T) {
 		table.GaveUp(g, true)
 	}
 	sh := &table.shards[0]
-	if giveUp, _, _ := table.Due(); len(giveUp) > 0 || sh.kept.n != MaxEntries/shards || sh.idle.n > 0 {
+	if giveUp, _, _ := table.Due(); len(giveUp) > 0 || sh.kept.n != most/shards || sh.idle.n > 0 {
 		t.Errorf("due is %v, %d entries are kept, %d are idle", giveUp, sh.kept.n, sh.idle.n)
 	}
 }

@@ -282,6 +282,8 @@ type Config struct {
 	CacheTTL  time.Duration
 	// Keep is how long a key stays with this instance after its last use here. 0: no key is kept.
 	Keep time.Duration
+	// MaxKept is how many keys this instance remembers at most because it keeps them, or may do so next time; 0: about 16,000.
+	MaxKept int
 	// BatchMax limits the items in one operation of the store.
 	BatchMax int
 

@@ -330,7 +330,7 @@ func hears(t *testing.T, c *client) {
 func (c *client) listens() {
 	c.t.Helper()
 	if e, ok := c.Backend.(cas.Expecter); ok {
-		e.Expect(true, true)
+		e.Expect(true, false, true)
 	}
 	await.Until(c.t, "it hears", c.hears)
 }
