@@ -149,7 +149,7 @@ func newLocks(f factory, exemplars bool) *Locks {
 		sessions:   newCounters(f.counters("sessions_ended_total", "Sessions that ended, by the reason.", "reason"), sessionReasons...),
 		keptGrants: f.counters("kept_grants_total", "Grants of keys that this sidecar had kept: without a statement.").WithLabelValues(),
 		recalls: newCounters(f.counters("recalls_total",
-			"Kept keys that another sidecar wanted, by whether keeping them had paid: whether enough sessions here had taken the key before.", "paid"), paid...),
+			"Keys that this sidecar kept, or could have kept, and that another one wanted, by whether keeping them had paid: whether enough sessions here had taken the key before.", "paid"), paid...),
 	}
 }
 
