@@ -3,7 +3,7 @@
 // Hearing news can cost a connection, and some of the server's time for each news of any sidecar: see [store.Listener]. So the
 // sidecar hears only while somebody here would be told something:
 //
-//   - [News]: a call waits, a key is watched, or keys may be kept. The store begins to hear at once.
+//   - [News]: a call waits, a key is watched, or keys are kept often enough (attempt/keeper.go). The store begins to hear at once.
 //   - [Stops]: a session that is told of requests to stop holds a lock. The store begins to hear if one is held a while
 //     later. Most locks end before that, and nobody asks their holders to stop.
 //
