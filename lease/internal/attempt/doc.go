@@ -13,7 +13,7 @@
 // A release: release.go (to the store), cohort.go (to the next waiting call).
 //
 // Kept keys: keep.go (a release keeps a key, a call takes it, it is given up), keepable.go (what a lock knows of that), recall.go (a try
-// that another sidecar's kept key denies).
+// that another sidecar's kept key denies), keeper.go (when the store hears recalls).
 //
 // In the code, aq is the [Acquirer], q its queue, c a [Call], b an [Attempt] (a is an arrival, an ask or an answer), h a lock, m a member of a cohort.
 //
@@ -40,8 +40,8 @@
 //
 // A release may be put off: the sidecar keeps the key, and its next call takes it without the store. Package keep has the states. The
 // store's row then names an earlier holder of the grant. So three rules hold. Either the store is told of a lock, or the lock leaves its
-// session unseen, never both (keepable.go). A token is given once, and only below the limit of the grant. A key that is given up has one
-// release under way, and every call of this sidecar waits for its outcome.
+// session unseen, never both (keepable.go). A token is given once, and only below the limit of the grant. A key that is given up is
+// released until the outcome is known, and every call of this sidecar waits for that. One that does not wait ends with the next failed try.
 //
 // # Hand-backs
 //
