@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -1397,6 +1398,72 @@ func TestHearingMustPay(t *testing.T) {
 		}
 		if a.st.Traits().Hears {
 			t.Error("the store hears recalls for few takes")
+		}
+	})
+}
+
+// New keys that are each wanted again once save nothing, although some are kept at each moment. The hearing ends, and begins more and more seldom.
+// Proves: rule cost
+func TestHearingForKeysThatNobodyTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		a.st.hears(false)
+		var ends int
+		a.st.onKeeping = func(on bool) {
+			if a.st.hears(on); !on {
+				ends++
+			}
+		}
+		s := a.explicitSession()
+		for i := range 600 {
+			a.uses(s, fmt.Sprint("k", i), 2)
+			time.Sleep(50 * time.Millisecond)
+		}
+		if synctest.Wait(); ends < 2 {
+			t.Errorf("the hearing has ended %d times in 30 s", ends)
+		}
+		if n := a.counts.keptGrants; n != 0 {
+			t.Errorf("%d kept keys were taken", n)
+		}
+	})
+}
+
+// The store hears anyway. It is told that keys are kept, because then it checks more often whether it does.
+// Proves: trap recall
+func TestAStoreThatHearsIsToldThatKeysAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		told := make(chan bool, 100)
+		a.st.onKeeping = func(on bool) { told <- on }
+		a.keeps(a.explicitSession(), "k")
+		if len(told) != 1 || !<-told {
+			t.Error("not told")
+		}
+		time.Sleep(time.Minute)
+		if len(told) != 1 || <-told {
+			t.Error("not told that no key is kept any more")
+		}
+	})
+}
+
+// A sidecar that keeps nothing asks another one to stop, which only keeps the key. It asks the store for the key first, but not for a lock of its own.
+// Proves: promise 17
+func TestAStopFromASidecarThatKeepsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		b := a.another()
+		a.keeps(a.explicitSession(), "k")
+		if err := b.m.AskToStop(context.Background(), "k", 0, nil); !types.Is[*types.NotHeldError](err) {
+			t.Errorf("a key that is only kept: %v", err)
+		}
+		s := b.explicitSession()
+		b.lock(s, "own")
+		before := b.st.count("Get")
+		if err := b.m.AskToStop(context.Background(), "own", 0, nil); err != nil {
+			t.Error(err)
+		}
+		if n := b.st.count("Get") - before; n != 0 {
+			t.Errorf("%d reads for a stop of an own lock", n)
 		}
 	})
 }

@@ -93,7 +93,7 @@ func QuietFor(s Store) time.Duration {
 
 // Listener is an engine for which receiving news has a cost, for instance a connection.
 type Listener interface {
-	// Listen says whether news are needed: a call waits here, a key is watched or may be kept, or an app would be told of a signal at once. It
+	// Listen says whether news are needed: a call waits here, a key is watched, keys are kept so often that it pays, or an app would be told of a signal at once. It
 	// does not block. A later Watch, or ask that waits, takes effect only when the engine receives news, if it can. When the engine
 	// begins to receive news, and when it ends, it reports that some may have been missed (see [EveryWait]). Without news, signals are
 	// reported by Renew.

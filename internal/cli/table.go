@@ -74,7 +74,6 @@ func lockRow(l *client.Lock, wide bool) []string {
 	return row
 }
 
-// kept is "yes" if the holder's sidecar may keep the lock, so that perhaps no session has it.
 // sessionOf is the holder's session, which has perhaps released a kept lock.
 func sessionOf(l *client.Lock) string {
 	session := orNone(l.Holder.Session)

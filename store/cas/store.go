@@ -81,7 +81,7 @@ type Store struct {
 	doubted map[string][]int64
 	// awaited are keys for which attempts of this instance wait, or which it watches. Only for an [Expecter].
 	awaited map[string]awaited
-	// keeping: keys are kept here. Only for an [Expecter].
+	// keeping: keys may be kept here. Only for an [Expecter].
 	keeping bool
 	// ways are keys that this instance leaves to others for a moment.
 	ways map[string]way

@@ -69,7 +69,8 @@
 //
 // An instance that cannot be woken polls for a while, and tries again: behind a pooler, if it may not connect, if its session was ended, if
 // it cannot wake itself, or if it has missed a letter because the writer may not wake it. Then it finds the letter when the sleep ends. An
-// instance relies on hearing letters (Hears) only while a sleep has ended or begun as it should within the last seconds, or a poll has.
+// instance relies on hearing letters (Hears) only while a sleep has ended or begun as it should within the last seconds, or a poll has. For
+// recalls alone it does not poll often, and so does not rely on polls.
 //
 // # History
 //

@@ -148,8 +148,8 @@ func (aq *Acquirer) tryFailed(g *keep.Grant, err error) {
 
 // gaveUp ends a give-up. freed: the store has freed the key.
 func (aq *Acquirer) gaveUp(g *keep.Grant, freed bool) {
+	aq.heldCache.Drop(g.Key)
 	if aq.keeps.GaveUp(g, freed) {
-		aq.heldCache.Drop(g.Key)
 		g.Lease.Unpin()
 	}
 }
@@ -275,6 +275,7 @@ func (b *Attempt) last() int64 {
 	if b.aq.keeper.wants(b.sent); !b.aq.hears() {
 		return 0
 	}
+	b.aq.keeper.tell(b.sent)
 	return last
 }
 
@@ -313,7 +314,11 @@ func (aq *Acquirer) RunKeeps(ctx context.Context) {
 				aq.tell(h) // it was handed on since
 			}
 		}
-		return min(next, aq.keeper.rest(aq.clk.Now(), aq.keeps.Count()))
+		rest, ends := aq.keeper.rest(aq.clk.Now())
+		if ends {
+			aq.GiveUpAll(nil) // nor is a key kept whose grant was asked for before
+		}
+		return min(next, rest)
 	})
 }
 

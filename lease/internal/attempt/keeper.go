@@ -20,7 +20,8 @@ const (
 )
 
 // keeper decides while a store that hears recalls only for those who keep keys must do so: see [store.Keeper]. Hearing costs the server something, whoever
-// keeps keys: [store.Listener] says what. So it must pay, too. If the sidecar hears anyway, because a call waits, keys are kept without this.
+// keeps keys: [store.Listener] says what. So it must pay, too. If the sidecar hears anyway, because a call waits, keys are kept without this; the store is
+// told in each case, because a connection that carries recalls is checked more often.
 type keeper struct {
 	st    store.Keeper // nil: the store hears all the time
 	needs *hearing.Needs
@@ -28,11 +29,15 @@ type keeper struct {
 	// takes is how often a kept key was taken in this period.
 	takes atomic.Int64
 
-	mu     sync.Mutex
-	hears  bool      // the store was told that keys are kept
-	began  time.Time // this period
-	wanted int       // asks of this period that wanted to keep their keys, while the store does not hear
-	needed int       // how many of them make it hear
+	mu sync.Mutex
+	// told: the store knows that keys may be kept, since the last period began.
+	told  bool
+	began time.Time
+	// hears: it must hear because of that.
+	hears bool
+	// wanted counts asks that wanted to keep their keys since counted, while the store need not hear. needed is how many of them make it hear.
+	wanted, needed int
+	counted        time.Time
 }
 
 // wants records that an ask wants to keep its key.
@@ -45,39 +50,61 @@ func (k *keeper) wants(now time.Time) {
 	if k.hears {
 		return
 	}
-	if now.Sub(k.began) >= hearPeriod {
-		k.began, k.wanted = now, 0
+	if now.Sub(k.counted) >= hearPeriod {
+		k.counted, k.wanted = now, 0
 	}
 	if k.wanted++; k.wanted < max(k.needed, LeastUses) {
 		return
 	}
-	k.hears, k.began = true, now
-	k.takes.Store(0)
+	k.hears = true
 	k.needs.Begin(hearing.News)
+	k.tellLocked(now)
+}
+
+// tell tells the store that a key may be kept from now on.
+func (k *keeper) tell(now time.Time) {
+	if k.st == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.told {
+		k.tellLocked(now)
+	}
+}
+
+// tellLocked begins a period. The caller holds k.mu.
+func (k *keeper) tellLocked(now time.Time) {
+	k.told, k.began = true, now
+	k.takes.Store(0)
 	k.st.Keeping(true)
 	clock.Wake(k.wake) // RunKeeps ends that
 }
 
-// rest tells the store when hearing has not paid, unless keys are kept now. It returns when to look again.
-func (k *keeper) rest(now time.Time, kept int) time.Duration {
+// rest judges a period that is over. If few kept keys were taken, the store is told that none is kept, and ends is true: the caller gives up all keys. next is
+// when to look again.
+func (k *keeper) rest(now time.Time) (next time.Duration, ends bool) {
 	if k.st == nil {
-		return time.Hour
+		return time.Hour, false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case !k.hears:
-		return time.Hour
-	case kept > 0 || now.Sub(k.began) < hearPeriod:
-		return time.Second
+	case !k.told:
+		return time.Hour, false
+	case now.Sub(k.began) < hearPeriod:
+		return time.Second, false
 	}
 	k.began = now
 	if k.takes.Swap(0) >= LeastUses {
 		k.needed = LeastUses
-		return time.Second
+		return time.Second, false
 	}
-	k.hears, k.wanted, k.needed = false, 0, min(2*max(k.needed, LeastUses), mostUses)
+	k.told = false
 	k.st.Keeping(false)
-	k.needs.End(hearing.News)
-	return time.Hour
+	if k.hears {
+		k.hears, k.wanted, k.needed = false, 0, min(2*max(k.needed, LeastUses), mostUses)
+		k.needs.End(hearing.News)
+	}
+	return time.Hour, true
 }

@@ -38,5 +38,6 @@
 //  2. no grants in a row are missing, and
 //  3. it has paid itself (at its last recall, or since), or new keys pay: their takes lately are worth the price of their recalls, or there were few recalls.
 //
-// If new keys do not pay, one a second is kept nevertheless, to find out when they do. What is known of a key is forgotten with its entry.
+// If new keys do not pay, one a second is kept nevertheless, to find out when they do. That they do not is forgotten a minute after the last recall of one. What
+// is known of a key is forgotten with its entry.
 package keep

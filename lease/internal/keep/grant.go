@@ -16,6 +16,9 @@ type Grant struct {
 	Key     string
 	Lease   *heartbeat.Lease
 	Visible int64
+	// Traceparent is that of the last release, while the key is kept or given up: whoever gets the key then, gets it by this release. Who has the lock sets it,
+	// before Keep.
+	Traceparent string
 	// asked is when the ask was sent. acquired is the store's time of the grant, won the time here when it was noticed.
 	asked, acquired, won time.Time
 
@@ -23,8 +26,6 @@ type Grant struct {
 
 	// last is the token that was given last.
 	last int64
-	// Traceparent is that of the last release, while the key is kept or given up: whoever gets the key then, gets it by this release. It is set before Keep.
-	Traceparent string
 	// judged: the grant was recalled, and it was decided whether keeping the key has paid.
 	judged bool
 	// givenUp is closed when the outcome of the release is known. try is the try that will end next. Both are nil until the key is given up.
