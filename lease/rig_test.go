@@ -86,7 +86,7 @@ func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 // (queued when it returns), waiting (behind another sidecar), waitShare, askAll, waitAll, won (granted, not delivered); their answers:
 // isOver, granted, skipped, inVain.
 //
-// Kept keys (keep_test.go): keepers (two sidecars that keep keys), has (what the store has), mayKeep, keeps, takes, isKept, gets (granted at once), unlessLocked; noKept (before a test that is not about them looks at the store).
+// Kept keys (keep_test.go): keepers (two sidecars that keep keys), has (what the store has), mayKeep, keeps, takes, uses (so often), isKept, gets (granted at once), unlessLocked; noKept (before a test that is not about them looks at the store).
 //
 // Ends: release (an answer's or a grant's lock), tryRelease (returns the error), exit and exitAll (one entry each), succeed (with success),
 // releaseBy, releaseRequest, releasing (by request id), downgrade; amend, patch.
