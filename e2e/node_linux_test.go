@@ -401,7 +401,7 @@ func TestNodeWithLocksElsewhere(t *testing.T) {
 	holder.acquire("k", "")
 	other := launchNode(t, p, elsewhere)
 	other.await("the reason", func() bool {
-		return len(other.logged("the locks of the server that serves the pods now are elsewhere")) == 1
+		return len(other.logged("this lock server serves nobody yet", "has its locks in postgres")) == 1
 	})
 	if status, _ := other.get("/readyz"); status != 503 {
 		t.Errorf("ready: %d", status)

@@ -201,8 +201,11 @@ func (m *Manager) Idle() <-chan struct{} {
 	return idle
 }
 
-// Held is the number of locks that sessions hold, and of keys that are kept.
-func (m *Manager) Held() int { return m.holdings.Held() + m.acquirer.KeptKeys() }
+// Held is the number of locks that sessions hold, with the bytes of their keys and data, and of keys that are kept.
+func (m *Manager) Held() (locks int, bytes int64) {
+	locks, bytes = m.holdings.Held()
+	return locks + m.acquirer.KeptKeys(), bytes
+}
 
 // Unused reports whether no session holds a lock, and no call waits for one. Both may change at once, unless Drain was called.
 func (m *Manager) Unused() bool { return m.holdings.Empty() && m.acquirer.Queue.Empty() }

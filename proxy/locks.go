@@ -197,6 +197,11 @@ func (k *call) amend(key string) *wire.Problem {
 	if p != nil {
 		return p
 	}
+	if len(r.Data) > 0 { // which stays in memory
+		if p := k.memoryLow(); p != nil {
+			return p
+		}
+	}
 	s, p := k.currentSession()
 	if p != nil {
 		return p

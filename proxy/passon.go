@@ -27,7 +27,7 @@ import (
 //
 // Each call has a connection of its own to the other server, which is first asked whether it knows the session. One byte behind the call tells it that
 // the caller has left: the other server ends the call if that is possible, and hands a grant back, also after it has answered. A connection that ends without this byte
-// says nothing: if this server is killed, its caller may have read the answer, and the session keeps the lock. It takes a place of its own in the server's room.
+// says nothing: if this server is killed, its caller may have read the answer, and the session keeps the lock. A call that may wait takes a place in the server's room for it.
 //
 // Event streams are not passed on.
 func (k *call) passedOn() (passed bool, p *wire.Problem) {
@@ -94,9 +94,13 @@ func (k *call) sessionOfCall() string {
 // whoKnows connects to the server that knows a session. Nil: none does, or the caller has left. If one does not answer, and none knows the session, that is the error.
 func (k *call) whoKnows(id string, others []string) (found *otherServer, err error) {
 	ctx := k.c.BeginCall(context.Background(), true)
+	room := k.srv.cfg.Room
+	if !k.acquires() { // it does not wait, and a release must not fail for room
+		room = nil
+	}
 	var errs []error
 	for _, socket := range others {
-		o, err := connect(ctx, socket, k.srv.cfg.Timeouts.PassOn, k.srv.cfg.Room)
+		o, err := connect(ctx, socket, k.srv.cfg.Timeouts.PassOn, room)
 		if err != nil {
 			errs = append(errs, unlessNobody(err))
 			continue

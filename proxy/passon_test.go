@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -314,7 +315,7 @@ func TestPassedOnCallsCountTwice(t *testing.T) {
 	joins := "Lock-Session: " + id
 	old.locks.take(t, "taken")
 	one, two := f.dial(), f.dial()
-	two.do("PUT", "/v1/locks/a", "", joins).want(t, 200, "")
+	token := two.do("PUT", "/v1/locks/a", "", joins).json["token"]
 	await.Until(t, "only the two connections count", func() bool { return room.Used() == 2 })
 	one.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, joins)
 	await.Receive(t, old.locks.waiting, "the wait")
@@ -322,6 +323,7 @@ func TestPassedOnCallsCountTwice(t *testing.T) {
 		t.Errorf("%d places are taken, want 3", used)
 	}
 	two.do("PUT", "/v1/locks/b", "", joins).want(t, 429, "limit")
+	two.do("DELETE", fmt.Sprintf("/v1/locks/a?token=%.0f", token), "", joins).want(t, 200, "")
 	_ = one.Close()
 	await.Receive(t, old.locks.abandoned, "the end of the wait")
 	await.Until(t, "its places are free", func() bool { return room.Used() == 1 })

@@ -254,6 +254,18 @@ func (f Folder) Published() (map[Key]Volume, error) {
 	return all, errors.Join(errs...)
 }
 
+// Unread lists the descriptions that are not of these volumes.
+func (f Folder) Unread(published map[Key]Volume) (keys []Key, err error) {
+	entries, err := os.ReadDir(f.Volumes())
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), descriptionEnd)
+		if _, read := published[Key(name)]; ok && !read {
+			keys = append(keys, Key(name))
+		}
+	}
+	return keys, err
+}
+
 // Undescribed lists the folders of pods that have no description.
 func (f Folder) Undescribed() (keys []Key, err error) {
 	entries, err := os.ReadDir(filepath.Dir(f.Pod("x")))

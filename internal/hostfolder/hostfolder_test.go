@@ -50,7 +50,7 @@ func TestMakeForAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]int{
-		f.Pod(k): after, f.Server(after): after, f.Server(before): before, string(f): 0, outside: 0,
+		f.Pod(k): after, f.Server(after): after, f.Server(before): before, string(f): 0, outside: 0, f.Server(before) + "/run.lock": 0, f.Pod(k) + "/locksidecar.sock": 0,
 	} {
 		if got := ownerOf(t, path); got != want {
 			t.Errorf("%s belongs to %d, want %d", path, got, want)

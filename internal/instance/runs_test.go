@@ -314,6 +314,9 @@ func TestReplaceFile(t *testing.T) {
 	if err := replaceFile(path, []byte("bad")); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error: %v", err)
 	}
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		t.Fatalf("the file is replaced: %v, %v", info, err)
+	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "good" {
 		t.Errorf("%q, %v", text, err)
 	}

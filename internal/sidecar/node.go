@@ -234,13 +234,15 @@ func (n *node) begin(ctx context.Context, name string) (err error) {
 // takeOver makes this run the current one. While another one lives whose locks are elsewhere, it waits: two apps could get the same lock, from one each.
 func (n *node) takeOver(ctx context.Context) error {
 	place := n.place()
-	for said := false; ; said = true {
+	said := ""
+	for {
 		err := n.run.TakeOver(place)
-		if _, elsewhere := errors.AsType[*instance.ElsewhereError](err); !elsewhere {
+		if _, elsewhere := errors.AsType[*instance.ElsewhereError](err); !elsewhere && !errors.Is(err, instance.ErrNoTurn) {
 			return err
 		}
-		if !said {
-			n.log.Error("the locks of the server that serves the pods now are elsewhere: this one serves nobody until that one has ended. If the change is intended, end its pod", "error", err)
+		if said != err.Error() {
+			said = err.Error()
+			n.log.Error("this lock server serves nobody yet, because another one lives. If its locks are elsewhere and that is intended, end its pod", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -380,7 +382,7 @@ func (n *node) look(serving context.Context) {
 	}
 	n.left.take(n.run) // a run that has died since
 	maps.DeleteFunc(n.refused, func(k hostfolder.Key, _ string) bool { _, is := published[k]; return !is })
-	complete := err == nil // another run may serve a pod that this one cannot
+	complete := err == nil || !n.servesUnread(published)
 	for k, v := range published {
 		if n.refuses(k, v) {
 			continue
@@ -405,6 +407,15 @@ func (n *node) look(serving context.Context) {
 	if n.isComplete() { // before that, pods that are opened revoke what was left for them
 		n.left.reapRest(serving, n)
 	}
+}
+
+// servesUnread reports whether a pod has a socket whose description cannot be read. Another run serves it then, and must not be stopped.
+func (n *node) servesUnread(published map[hostfolder.Key]hostfolder.Volume) bool {
+	unread, err := n.folder.Unread(published)
+	return err != nil || slices.ContainsFunc(unread, func(k hostfolder.Key) bool {
+		_, err := os.Lstat(n.folder.Socket(k))
+		return !errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // refuses reports whether the policy does not allow a pod, and says so once.
@@ -521,9 +532,7 @@ func (n *node) stop(hurry context.Context, reason error) {
 	n.opening.Wait()
 	pods := n.served()
 	n.looking.Unlock()
-	if err := n.run.Resign(); err != nil {
-		n.log.Warn("cannot let another run take over", "error", err)
-	}
+	n.resign(hurry)
 	var leaving sync.WaitGroup
 	for _, p := range pods {
 		leaving.Go(func() {
@@ -538,6 +547,25 @@ func (n *node) stop(hurry context.Context, reason error) {
 		})
 	}
 	leaving.Wait()
+}
+
+// resign lets another run take over. If that one is frozen just now, it is tried again while the pods wait for it.
+func (n *node) resign(hurry context.Context) {
+	err := n.run.Resign()
+	if err == nil {
+		return
+	}
+	n.log.Warn("cannot let another run take over, trying again", "error", err)
+	again, stop := context.WithTimeout(hurry, n.patience)
+	n.ending.Go(func() {
+		defer stop()
+		for again.Err() == nil && n.run.Resign() != nil {
+			select {
+			case <-again.Done():
+			case <-time.After(elsewherePause):
+			}
+		}
+	})
 }
 
 // keysOf lists pods in one order.

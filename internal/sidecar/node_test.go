@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/hostfolder"
 	"github.com/locksidecar/locksidecar/internal/instance"
@@ -215,7 +217,7 @@ func TestServerWithLocksElsewhere(t *testing.T) {
 	next := &node{Options: n.Options, folder: n.folder, policy: n.policy, log: n.log, run: other}
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	if err := next.takeOver(stopped); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "the locks of the server that serves the pods now are elsewhere") {
+	if err := next.takeOver(stopped); !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), "this lock server serves nobody yet") {
 		t.Errorf("%v\n%s", err, log.String())
 	}
 	took := make(chan error, 1)
@@ -307,13 +309,14 @@ func TestRefusedNamespace(t *testing.T) {
 	n.stopAll(t)
 }
 
-// A run that cannot read whose a volume is does not claim to serve all: the run before may serve that pod, and would be stopped.
+// A run that cannot read whose a volume is does not claim to serve all if another one serves that pod, which would be stopped.
 func TestUnreadableDescriptionIsNotServed(t *testing.T) {
 	var log logtest.Log
 	n := newNode(t, memory.NewSpace(), &log)
 	v := n.publish(t, "web")
-	bad := filepath.Join(n.folder.Volumes(), string(hostfolder.KeyOf("bad", "/k"))+".json")
-	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+	k := hostfolder.KeyOf("bad", "/k")
+	bad := filepath.Join(n.folder.Volumes(), string(k)+".json")
+	if err := errors.Join(os.WriteFile(bad, []byte("{"), 0o600), os.Mkdir(n.folder.Pod(k), 0o700), os.WriteFile(n.folder.Socket(k), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "the other pod to be served", func() bool { n.look(t.Context()); return n.serves(v) })
@@ -321,11 +324,34 @@ func TestUnreadableDescriptionIsNotServed(t *testing.T) {
 	if n.isComplete() {
 		t.Error("the run is ready")
 	}
-	if err := os.Remove(bad); err != nil {
+	if err := os.Remove(n.folder.Socket(k)); err != nil { // nobody serves it
 		t.Fatal(err)
 	}
 	if n.look(t.Context()); !n.isComplete() {
 		t.Error("the run is not ready")
+	}
+	n.stopAll(t)
+}
+
+// A run that meets one that is frozen in its turn tries again: its process would be started again later and later.
+func TestTakeOverWaitsForAFrozenRun(t *testing.T) {
+	var log logtest.Log
+	n := newNode(t, memory.NewSpace(), &log)
+	frozen, err := os.OpenFile(filepath.Join(n.server(), "turn"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(frozen.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	took := make(chan error, 1)
+	go func() { took <- n.takeOver(t.Context()) }()
+	await.Until(t, "the first try to fail", func() bool { return len(took) > 0 || strings.Contains(log.String(), "its process may be frozen") })
+	if err := frozen.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := await.Receive(t, took, "the take-over"); err != nil {
+		t.Error(err)
 	}
 	n.stopAll(t)
 }

@@ -121,6 +121,9 @@ func (n *node) leaseConfig(p *pod) lease.Config {
 	cfg := part.leaseConfig()
 	cfg.Beat = &n.beat
 	cfg.MaxKept = podKeptKeys
+	if cfg.CacheSize > podShare { // each pod has its own
+		cfg.CacheSize /= podShare
+	}
 	cfg.Metrics = n.gauges.of(p.key, n.tel.Metrics.Locks)
 	return cfg
 }
@@ -233,7 +236,8 @@ func (p *pod) stopFront() {
 
 // weight reckons the memory that the pod takes by its locks and its connections. A waiting call has one.
 func (p *pod) weight() int64 {
-	return int64(p.locks.Held())*lockMemory + int64(p.front.Connections())*connMemory
+	locks, bytes := p.locks.Held()
+	return int64(locks)*lockMemory + bytes + int64(p.front.Connections())*connMemory
 }
 
 // forgetNote records that the pod has no leases any more, if that is so.

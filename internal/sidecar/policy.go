@@ -64,8 +64,10 @@ func oneDocument(text []byte) error {
 	if err := documents.Decode(&first); err != nil {
 		return nil //nolint:nilerr // UnmarshalStrict says it better, and an empty file is an empty policy
 	}
-	if allow, is := first["allow"]; is && allow == nil {
-		return errors.New("allow has no value: name namespaces, or leave it out to allow all")
+	for name, value := range first {
+		if strings.EqualFold(name, "allow") && value == nil { // the reader of JSON does not mind the case
+			return errors.New("allow has no value: name namespaces, or leave it out to allow all")
+		}
 	}
 	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return errors.New("it has a second document (behind a line ---): put all into one")

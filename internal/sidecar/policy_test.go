@@ -86,6 +86,7 @@ func TestWrongPolicies(t *testing.T) {
 		{"allow: [A_B]", "allow[0]"},
 		{"allow: []", "allow is empty"},
 		{"allow:\nnamespaces: {a: b}", "allow has no value"},
+		{"Allow:\nnamespaces: {a: b}", "allow has no value"},
 		{"namespaces: {a: b}\n---\nnamespaces: {c: d}", "second document"},
 	} {
 		if _, err := policyOf(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// lockMemory is reckoned for a lock. Most take 450 bytes and their keys (docs/performance.md); data of 4 KiB come on top.
-	lockMemory = 1 << 10
+	// lockMemory is reckoned for a lock without its key and data: docs/performance.md measured 450 bytes with a short key.
+	lockMemory = 512
 	// weighPause is how long a comparison of the pods holds good.
 	weighPause = 100 * time.Millisecond
 )
 
-// shares divides the live memory of a node's lock server among its pods. If it is low, those that have at least the average of all get nothing more that lasts. So
-// one pod that holds very many locks does not keep the others from theirs, nor do several. Only near the limit nobody gets anything more.
+// shares divides the live memory of a node's lock server among its pods. If it is low, the pod that takes the most gets nothing more that lasts, nor do those that take at
+// least half as much. So one pod that holds very many locks does not keep the others from theirs. Only near the limit nobody gets anything more.
 type shares struct {
 	low, full func() bool
 
 	mu      sync.Mutex
 	weights map[hostfolder.Key]func() int64
 	weighed time.Time
-	// heavy are the pods that had at least the average, when it was weighed last.
+	// heavy are the pods that had at least half of the most, when it was weighed last.
 	heavy map[hostfolder.Key]bool
 }
 
@@ -35,7 +35,7 @@ func newShares(low, full func() bool) *shares {
 func watchShares(limit int64, log *slog.Logger) *shares {
 	low := liveAbove(limit/4*3, func(now bool, used uint64) {
 		if now {
-			log.Warn("memory is nearly used up: pods that have at least the average of all get no locks, sessions and event streams until some is free", "live_bytes", used, "setting", "GOMEMLIMIT", "limit_bytes", limit)
+			log.Warn("memory is nearly used up: the pods that take the most get no locks, sessions and event streams until some is free", "live_bytes", used, "setting", "GOMEMLIMIT", "limit_bytes", limit)
 		} else {
 			log.Info("memory is free again")
 		}
@@ -80,14 +80,14 @@ func (m *shares) refuses(k hostfolder.Key) bool {
 
 // weigh compares the pods. The caller holds m.mu.
 func (m *shares) weigh() {
-	sum, each := int64(0), make(map[hostfolder.Key]int64, len(m.weights))
+	most, each := int64(0), make(map[hostfolder.Key]int64, len(m.weights))
 	for k, weight := range m.weights {
 		each[k] = weight()
-		sum += each[k]
+		most = max(most, each[k])
 	}
 	m.weighed, m.heavy = time.Now(), map[hostfolder.Key]bool{}
 	for k, weight := range each {
-		if weight*int64(len(each)) >= sum {
+		if weight > 0 && weight >= most/2 {
 			m.heavy[k] = true
 		}
 	}

@@ -8,14 +8,14 @@ import (
 	"github.com/locksidecar/locksidecar/internal/hostfolder"
 )
 
-// When memory is low, the pods that take at least the average get nothing more, and the others do, until it is full.
+// When memory is low, the pods that take the most get nothing more, and the others do, until it is full.
 // Proves: threat flood, threat other pod
 func TestMemoryIsShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		low, full := false, false
 		m := newShares(func() bool { return low }, func() bool { return full })
-		weights := map[hostfolder.Key]int64{"greedy": 1000, "as greedy": 1000, "quiet": 10, "idle": 0}
+		weights := map[hostfolder.Key]int64{"greedy": 1000, "as greedy": 600, "busy": 100, "quiet": 10, "idle": 0}
 		for k := range weights {
 			m.add(k, func() int64 { return weights[k] })
 		}
@@ -36,11 +36,11 @@ func TestMemoryIsShared(t *testing.T) {
 		low = true
 		check("low", "greedy", "as greedy")
 		full = true
-		check("full", "greedy", "as greedy", "quiet", "idle")
+		check("full", "greedy", "as greedy", "busy", "quiet", "idle")
 		full = false
 		weights["greedy"], weights["as greedy"] = 0, 20
-		check("after the greedy ones have let go", "as greedy", "quiet")
-		for _, k := range []hostfolder.Key{"greedy", "as greedy", "idle"} {
+		check("after the greedy ones have let go", "busy")
+		for _, k := range []hostfolder.Key{"greedy", "as greedy", "busy", "idle"} {
 			m.forget(k)
 			delete(weights, k)
 		}

@@ -30,6 +30,17 @@ type stripe struct {
 	used atomic.Bool
 }
 
+// maxData limits the data of the holders of an answer. An answer with more is not kept, because it stays in memory until others push it out.
+const maxData = 1 << 10
+
+func dataOf(lock *store.Lock) (bytes int) {
+	bytes = len(lock.Holder.Data)
+	for i := range lock.Holders {
+		bytes += len(lock.Holders[i].Data)
+	}
+	return bytes
+}
+
 type entry struct {
 	lock  store.Lock
 	at    time.Time
@@ -56,7 +67,7 @@ func (c *Cache) Version(key string) uint64 { return c.stripe(key).version.Load()
 // Put keeps the answer that lock.Key is held, unless the key has changed since the version. The age of the
 // answer counts from the question, because the answer may have come late.
 func (c *Cache) Put(lock store.Lock, version uint64, asked time.Time) {
-	if c.ttl <= 0 || !lock.Held {
+	if c.ttl <= 0 || !lock.Held || dataOf(&lock) > maxData {
 		return
 	}
 	c.stripe(lock.Key).used.Store(true) // before the versions are compared: see Drop

@@ -29,6 +29,7 @@ func (s *Session) forgetLocked(h *Lock, e End) bool {
 	s.set.ends.add(grantRef{h.Key, h.Token}, e)
 	s.addReleaseLocked(e.Release)
 	s.set.locks.Add(-1)
+	s.set.bytes.Add(-h.bytesLocked())
 	s.set.cfg.Needs.End(s.needs)
 	if h.maxHoldTimer != nil {
 		h.maxHoldTimer.Stop()

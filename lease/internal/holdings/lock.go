@@ -229,8 +229,15 @@ func (h *Lock) change() *changes {
 func (h *Lock) SetData(data []byte) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	before := h.bytesLocked()
 	h.change().data = data
+	if h.s.held.has(h) { // otherwise it counts no more
+		h.s.set.bytes.Add(h.bytesLocked() - before)
+	}
 }
+
+// bytesLocked are the bytes of the lock's key and data. The caller holds s.mu.
+func (h *Lock) bytesLocked() int64 { return int64(len(h.Key) + len(h.data)) }
 
 // Patch is a change of the lock's data. held is false if the lock has been released.
 func (h *Lock) Patch(data []byte) (a store.Adoption, held bool) {

@@ -66,6 +66,7 @@ type Set struct {
 	began time.Time
 	ends  *recentEnds
 	locks atomic.Int64 // the number of locks that sessions hold
+	bytes atomic.Int64 // the bytes of their keys and data
 
 	// awaited: signals have come for grants that are not here yet. While it is true, each new lock wakes came.
 	awaited atomic.Bool
@@ -152,11 +153,11 @@ func (hs *Set) Await(so bool) { hs.awaited.Store(so) }
 // Came receives when a session has got a lock, or several.
 func (hs *Set) Came() <-chan struct{} { return hs.came }
 
-// Held is the number of locks that sessions hold.
-func (hs *Set) Held() int { return int(hs.locks.Load()) }
+// Held is the number of locks that sessions hold, and the bytes of their keys and data.
+func (hs *Set) Held() (locks int, bytes int64) { return int(hs.locks.Load()), hs.bytes.Load() }
 
 // Empty reports whether no session holds a lock.
-func (hs *Set) Empty() bool { return hs.Held() == 0 }
+func (hs *Set) Empty() bool { return hs.locks.Load() == 0 }
 
 // Observe reports the number of sessions and locks.
 func (hs *Set) Observe(st *observe.State) {

@@ -51,6 +51,7 @@ func (s *Session) Add(w Won, a *Admission, t clock.Tick) (before []*Lock, ok boo
 	s.undelivered++
 	a.lock = h
 	s.set.locks.Add(1)
+	s.set.bytes.Add(h.bytesLocked())
 	s.set.cfg.Needs.Begin(s.needs)
 	if !h.until.IsZero() {
 		h.maxHoldTimer = time.AfterFunc(h.until.Sub(s.set.clk.Now()), h.LoseAtMaxHold)
