@@ -1,7 +1,10 @@
 package sidecar
 
 import (
+	"cmp"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,15 +18,15 @@ const (
 	weighPause = 100 * time.Millisecond
 )
 
-// shares divides the live memory of a node's lock server among its pods. If it is low, the pod that takes the most gets nothing more that lasts, nor do those that take at
-// least half as much. So one pod that holds very many locks does not keep the others from theirs. Only near the limit nobody gets anything more.
+// shares divides the live memory of a node's lock server among its pods. If it is low, the fewest pods that together take half of what all take
+// get nothing more that lasts. So one pod that holds very many locks does not keep the others from theirs. Only near the limit nobody gets anything more.
 type shares struct {
 	low, full func() bool
 
 	mu      sync.Mutex
 	weights map[hostfolder.Key]func() int64
 	weighed time.Time
-	// heavy are the pods that had at least half of the most, when it was weighed last.
+	// heavy are the pods that together had half, when it was weighed last, and those that had as much as the last of them.
 	heavy map[hostfolder.Key]bool
 }
 
@@ -80,15 +83,19 @@ func (m *shares) refuses(k hostfolder.Key) bool {
 
 // weigh compares the pods. The caller holds m.mu.
 func (m *shares) weigh() {
-	most, each := int64(0), make(map[hostfolder.Key]int64, len(m.weights))
+	sum, each := int64(0), make(map[hostfolder.Key]int64, len(m.weights))
 	for k, weight := range m.weights {
 		each[k] = weight()
-		most = max(most, each[k])
+		sum += each[k]
 	}
+	heaviest := slices.SortedFunc(maps.Keys(each), func(a, b hostfolder.Key) int { return cmp.Compare(each[b], each[a]) })
 	m.weighed, m.heavy = time.Now(), map[hostfolder.Key]bool{}
-	for k, weight := range each {
-		if weight > 0 && weight >= most/2 {
-			m.heavy[k] = true
+	together := int64(0)
+	for i, k := range heaviest {
+		if each[k] == 0 || 2*together >= sum && each[k] < each[heaviest[i-1]] {
+			break
 		}
+		m.heavy[k] = true
+		together += each[k]
 	}
 }

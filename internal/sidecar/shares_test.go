@@ -15,7 +15,7 @@ func TestMemoryIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		low, full := false, false
 		m := newShares(func() bool { return low }, func() bool { return full })
-		weights := map[hostfolder.Key]int64{"greedy": 1000, "as greedy": 600, "busy": 100, "quiet": 10, "idle": 0}
+		weights := map[hostfolder.Key]int64{"greedy": 1000, "as greedy": 1000, "busy": 100, "quiet": 10, "idle": 0}
 		for k := range weights {
 			m.add(k, func() int64 { return weights[k] })
 		}
