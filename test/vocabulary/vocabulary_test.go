@@ -148,7 +148,7 @@ func there(t *testing.T, at string, o *other, has []string) {
 	if !o.justified(want) {
 		t.Errorf("%s: %+v needs a reason if it means something else or is none, and only then", at, *o)
 	}
-	for _, part := range strings.Fields(o.Name) {
+	for part := range strings.FieldsSeq(o.Name) {
 		if part != none && !slices.Contains(has, part) {
 			t.Errorf("%s: there is no %q", at, part)
 		}
