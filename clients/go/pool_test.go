@@ -184,6 +184,57 @@ func TestNothingWasSent(t *testing.T) {
 	}
 }
 
+// A call that may have been carried out has no known outcome, also if there is no connection for the next try.
+func TestNoConnectionAfterACallWasSent(t *testing.T) {
+	for _, reserved := range []bool{false, true} {
+		c := fake(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+		try := func() error {
+			return c.t.do(t.Context(), call{method: http.MethodPut, path: "/", repeatable: true, reserved: reserved}, nil)
+		}
+		for sent, code := range []string{"unreachable", "connection_lost"} {
+			if err := try(); err != nil {
+				t.Fatal(err)
+			}
+			k := c.t.reserve.conn
+			if !reserved {
+				k = c.t.pool.idle[0]
+			}
+			k.Conn = ended{k.Conn, sent}
+			there := c.t.at.socket
+			c.t.at.socket += ".gone"
+			if err := try(); !isCode(err, code) {
+				t.Errorf("reserved %t, %d bytes were sent: %v", reserved, sent, err)
+			}
+			c.t.at.socket = there
+		}
+	}
+}
+
+// All tries of a call have one end, also that of making a connection.
+func TestOneEndForAllTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTransport(&endpoint{socket: "s"}, &Config{})
+		defer tr.close()
+		tr.pool.dialer = func(ctx context.Context) (net.Conn, error) {
+			<-ctx.Done() // nobody answers
+			return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
+		}
+		ours, theirs := net.Pipe()
+		defer func() { _ = theirs.Close() }()
+		go func() {
+			_, _ = theirs.Read(make([]byte, 4096))
+			time.Sleep(800 * time.Millisecond)
+			_ = theirs.Close()
+		}()
+		tr.pool.give(newConn(ours))
+		began := time.Now()
+		err := tr.do(t.Context(), call{method: http.MethodPatch, path: "/", repeatable: true, timeout: time.Second}, nil)
+		if took := time.Since(began); !isCode(err, "timeout") || took != time.Second {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+}
+
 // After the end of a client there is no connection, and none is made.
 func TestNothingIsKeptAfterClose(t *testing.T) {
 	c := fake(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
@@ -193,7 +244,7 @@ func TestNothingIsKeptAfterClose(t *testing.T) {
 	}
 	_ = c.Close()
 	// The calls of the transport end with its life. These have begun before.
-	if _, err := c.t.reserve.exchange(context.Background(), r, time.Time{}, true); !errors.Is(err, net.ErrClosed) || c.t.reserve.conn != nil {
+	if _, err := c.t.reserve.exchange(context.Background(), r, time.Time{}, true, &sendError{}); !errors.Is(err, net.ErrClosed) || c.t.reserve.conn != nil {
 		t.Errorf("the reserve: %v", err)
 	}
 	if _, err := c.t.pool.dial(context.Background()); !errors.Is(err, net.ErrClosed) || len(c.t.pool.open) != 0 {

@@ -20,7 +20,7 @@ func newReserve(dial func(ctx context.Context) (net.Conn, error)) *reserve {
 }
 
 // exchange makes a call. The end of ctx ends it.
-func (r *reserve) exchange(ctx context.Context, of *request, ends time.Time, repeatable bool) (*answer, error) {
+func (r *reserve) exchange(ctx context.Context, of *request, ends time.Time, repeatable bool, sent *sendError) (*answer, error) {
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -38,6 +38,7 @@ func (r *reserve) exchange(ctx context.Context, of *request, ends time.Time, rep
 		if err == nil || !k.maySendAgain(repeatable, err) || ctx.Err() != nil {
 			return a, err
 		}
+		sent.note(k, err)
 	}
 	conn, err := r.dial(ctx)
 	if err != nil {

@@ -104,12 +104,15 @@ func (t *transport) text(ctx context.Context, c call) ([]byte, error) {
 	if c.timeout > 0 {
 		ends = time.Now().Add(c.timeout)
 	}
-	a, err := t.exchange(ctx, c, req, ends)
+	var sent sendError
+	a, err := t.exchange(ctx, c, req, ends, &sent)
 	if err != nil && !c.reserved && !c.waits && isExhausted(err) {
-		c.reserved = true // nothing was sent
-		a, err = t.exchange(ctx, c, req, ends)
+		c.reserved = true // this try has sent nothing
+		a, err = t.exchange(ctx, c, req, ends, &sent)
 	}
 	switch {
+	case err != nil && sent.err != nil && isOfDial(err):
+		return nil, t.failure(ctx, c, sent.err)
 	case err != nil:
 		return nil, t.failure(ctx, c, err)
 	case len(a.text) > maxAnswer:
@@ -118,6 +121,15 @@ func (t *transport) text(ctx context.Context, c call) ([]byte, error) {
 		return nil, problemOf(a.StatusCode, a.text, retryAfter(a.Response), c.about)
 	}
 	return a.text, nil
+}
+
+// sendError is why a try has failed that the sidecar may have carried out. If there is no connection for the next one, the outcome is unknown.
+type sendError struct{ err error }
+
+func (s *sendError) note(k *conn, err error) {
+	if k.began {
+		s.err = err
+	}
 }
 
 // prepare makes the request of a call.
@@ -162,18 +174,18 @@ func (t *transport) prepare(ctx context.Context, c call) (*request, error) {
 
 // exchange sends a request on a connection of its own, and reads the answer. A kept connection may break because the sidecar has closed it before the call. Then
 // a call that may be repeated, or of which nothing was sent, gets another one.
-func (t *transport) exchange(ctx context.Context, c call, r *request, ends time.Time) (*answer, error) {
+func (t *transport) exchange(ctx context.Context, c call, r *request, ends time.Time, sent *sendError) (*answer, error) {
 	if c.reserved {
-		limited, stop := t.limited(ctx, c)
+		limited, stop := t.limited(ctx, c, ends)
 		defer stop()
-		return t.reserve.exchange(limited, r, ends, c.repeatable)
+		return t.reserve.exchange(limited, r, ends, c.repeatable, sent)
 	}
 	for {
 		k := t.pool.take()
 		reused := k != nil
 		if !reused {
 			var err error
-			if k, err = t.dial(ctx, c); err != nil {
+			if k, err = t.dial(ctx, c, ends); err != nil {
 				return nil, err
 			}
 		}
@@ -187,12 +199,13 @@ func (t *transport) exchange(ctx context.Context, c call, r *request, ends time.
 		if err == nil || !reused || !k.maySendAgain(c.repeatable, err) || t.causeOf(ctx, c, err) != nil {
 			return a, err
 		}
+		sent.note(k, err)
 	}
 }
 
 // dial makes a connection, which is one of the pool.
-func (t *transport) dial(ctx context.Context, c call) (*conn, error) {
-	ctx, stop := t.limited(ctx, c)
+func (t *transport) dial(ctx context.Context, c call, ends time.Time) (*conn, error) {
+	ctx, stop := t.limited(ctx, c, ends)
 	defer stop()
 	k, err := t.pool.dial(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -201,15 +214,15 @@ func (t *transport) dial(ctx context.Context, c call) (*conn, error) {
 	return k, err
 }
 
-// limited adds the limits of a call to the caller's context: its timeout, the end of its session, and that of the client.
-func (t *transport) limited(caller context.Context, c call) (context.Context, func()) {
+// limited adds the limits of a call to the caller's context: a time (zero: none), the end of its session, and that of the client.
+func (t *transport) limited(caller context.Context, c call, ends time.Time) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(caller)
 	stops := []func() bool{context.AfterFunc(t.life, func() { cancel(context.Cause(t.life)) })}
 	if c.until != nil {
 		stops = append(stops, context.AfterFunc(c.until, func() { cancel(context.Cause(c.until)) }))
 	}
-	if c.timeout > 0 {
-		timer := time.AfterFunc(c.timeout, func() { cancel(errTimeout) })
+	if !ends.IsZero() {
+		timer := time.AfterFunc(time.Until(ends), func() { cancel(errTimeout) })
 		stops = append(stops, timer.Stop)
 	}
 	return ctx, func() {
@@ -255,8 +268,7 @@ func (t *transport) failure(ctx context.Context, c call, err error) error {
 	default: // the context of a lock that is lost, for example
 		return fmt.Errorf("locksidecar: %s %s: %w: %w", c.method, c.path, ctx.Err(), cause)
 	}
-	var dial *net.OpError
-	if errors.As(err, &dial) && dial.Op == "dial" {
+	if isOfDial(err) {
 		return &Error{Code: "unreachable", Key: c.about.key, Detail: t.whatToCheck(err), cause: err}
 	}
 	if text := err.Error(); strings.Contains(text, "malformed HTTP") {
@@ -287,6 +299,12 @@ func (t *transport) whatToCheck(err error) string {
 		return fmt.Sprintf("you may not use the socket %s: %v; its mode is LOCKSIDECAR_SOCKET_MODE of the sidecar, and this process runs as uid %d", t.at.name, err, os.Getuid())
 	}
 	return fmt.Sprintf("no connection to the sidecar at %s: %v", t.at.name, err)
+}
+
+// isOfDial reports whether a call has failed because there is no connection.
+func isOfDial(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial"
 }
 
 func isExhausted(err error) bool {
@@ -328,17 +346,16 @@ func (t *transport) open(ctx context.Context, c call) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := t.dial(ctx, c)
+	ends := time.Now().Add(c.timeout)
+	k, err := t.dial(ctx, c, ends)
 	if err != nil {
 		return nil, t.failure(ctx, c, err)
 	}
-	untimed := c
-	untimed.timeout = 0
-	life, stop := t.limited(ctx, untimed)
+	life, stop := t.limited(ctx, c, time.Time{})
 	life, cancel := context.WithCancelCause(life)
 	context.AfterFunc(life, func() { t.pool.drop(k) })
 	s := &stream{began: time.Now(), life: life, close: sync.OnceFunc(func() { cancel(nil); stop() })}
-	_ = k.SetDeadline(time.Now().Add(c.timeout))
+	_ = k.SetDeadline(ends)
 	resp, err := k.begin(r) //nolint:bodyclose // a close would read the stream to its end; the end of the connection ends it
 	if err != nil {
 		err = t.failure(ctx, c, err)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import LONG, Sidecar, until, waiting
-from locksidecar import Client, LockLost, NoAnswer, ProtocolError, Unavailable, WaitTimeout, _core
+from locksidecar import Client, LockLost, LocksidecarError, NoAnswer, ProtocolError, Unavailable, WaitTimeout, _core
 from locksidecar._call import Call
 from locksidecar._wire import Answer
 
@@ -70,6 +71,26 @@ def test_a_dead_idle_connection_is_replaced(sidecar: Sidecar, key: str) -> None:
         for sock in client._transport._idle:
             sock.shutdown(socket.SHUT_RDWR)
         client.force_release(key)  # it may not be repeated, but nothing was sent
+
+
+def test_heads_before_the_answer_do_not_prolong_a_call(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listener, Client(path, timeout=0.3) as client:
+        listener.bind(path)
+        listener.listen()
+
+        def serve() -> None:
+            app, _ = listener.accept()
+            with app, contextlib.suppress(OSError):
+                while True:
+                    app.sendall(b"HTTP/1.1 102 Processing\r\n\r\n")
+                    time.sleep(0.05)
+
+        threading.Thread(target=serve, daemon=True).start()
+        started = time.monotonic()
+        with pytest.raises(LocksidecarError, match="did not answer"):
+            client.get("k")
+        assert time.monotonic() - started < 5
 
 
 def test_a_wait_ends_when_the_outage_is_too_long(sidecar: Sidecar, key: str) -> None:

@@ -109,7 +109,9 @@ class Connection(_Protocol):
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        kind = BrokenPipeError if isinstance(exc, BrokenPipeError) else ConnectionResetError
+        # TLS writes also after a call, so there it says nothing about the call.
+        plain = self._transport is not None and self._transport.get_extra_info("sslcontext") is None
+        kind = BrokenPipeError if plain and isinstance(exc, BrokenPipeError) else ConnectionResetError
         self._fail(kind(str(exc or "it was closed")))
 
     def _fail(self, error: Exception) -> None:

@@ -280,6 +280,9 @@ def _exchange(sock: socket.socket, call: Call, data: bytes, turn: _fork.Turn | N
         answer = parser.feed(piece)
         if answer is not None:
             return answer
+        if call.late():  # a limit of the socket is one for each piece
+            raise TimeoutError
+        sock.settimeout(call.left())
 
 
 class Stream:
@@ -296,6 +299,8 @@ class Stream:
         try:
             while not self.found:
                 self._read()
+                if call is not None and call.late():
+                    raise TimeoutError
         except TimeoutError:
             late = self._core.broken(f"has said nothing for {_core.SILENCE:g} s")
             raise (late if call is None else self._core.timed_out(call)) from None

@@ -50,6 +50,17 @@ class OutageTest {
     }
   }
 
+  /** A call that may not be repeated goes on with another connection if nothing was sent on the one that was kept. */
+  @Test
+  void aKeptConnectionThatIsClosedCostsNoCall() throws Exception {
+    LockClient client = sidecar.client();
+    client.acquire("key").release();
+    client.get("key"); // the first that was kept is in reserve
+    sidecar.kill();
+    sidecar.start("/readyz");
+    assertThrows(ForbiddenException.class, () -> client.forceRelease("key")); // the answer of the sidecar
+  }
+
   @Test
   void aWaitGoesOnThroughARestart() throws Exception {
     LockClient client = sidecar.client();

@@ -35,6 +35,12 @@ final class Answer {
     }
   }
 
+  /** Whether another head follows. */
+  static boolean isInterim(byte[] head) {
+    int status = status(new String(head, StandardCharsets.ISO_8859_1));
+    return status < 200 && status != 101;
+  }
+
   private static int status(String head) {
     if (head.length() < 12 || !head.startsWith("HTTP/1.1 ")) {
       throw notHttp(head);

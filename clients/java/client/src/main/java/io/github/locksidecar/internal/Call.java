@@ -71,10 +71,10 @@ final class Call {
 
   /**
    * Whether to make it again on another connection, after one broke. A reused connection may have been closed before the
-   * call. If the session is over, the operation decides.
+   * call. If the write has failed, the sidecar has not got the whole call. If the session is over, the operation decides.
    */
-  boolean again(boolean reused) {
-    return reused && repeatable && !(session != null && session.ended());
+  boolean again(boolean reused, boolean written) {
+    return reused && (repeatable || !written) && !(session != null && session.ended());
   }
 
   /** The request, with these lines first: see {@link Endpoint#head}. */

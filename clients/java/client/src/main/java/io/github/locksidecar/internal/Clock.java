@@ -25,6 +25,11 @@ public final class Clock {
     return nanos == NEVER ? NEVER : now() + nanos;
   }
 
+  /** The duration until a time, at least a nanosecond. */
+  static long until(long time) {
+    return time == NEVER ? NEVER : Math.max(time - now(), 1);
+  }
+
   /**
    * A duration in nanoseconds.
    *

@@ -273,15 +273,23 @@ final class Connection implements AutoCloseable {
     return answer;
   }
 
-  /** Reads the head of an answer. */
+  /** Reads the head of an answer. A proxy may send others before it, such as 103 Early Hints. */
   Answer head() throws IOException {
+    byte[] head = nextHead();
+    while (Answer.isInterim(head)) {
+      head = nextHead();
+    }
+    return new Answer(head);
+  }
+
+  private byte[] nextHead() throws IOException {
     int searched = start;
     while (true) {
       for (int at = Math.max(start, searched - 3); at + 4 <= end; at++) {
         if (buffer[at] == '\r' && buffer[at + 1] == '\n' && buffer[at + 2] == '\r' && buffer[at + 3] == '\n') {
-          Answer answer = new Answer(Arrays.copyOfRange(buffer, start, at));
+          byte[] head = Arrays.copyOfRange(buffer, start, at);
           start = at + 4;
-          return answer;
+          return head;
         }
       }
       if (end - start > MAX_HEAD) {

@@ -125,7 +125,7 @@ public final class Transport {
       throw new InterruptedException();
     }
     byte[] request = call.encode(settings.endpoint().head());
-    Connection connection = connect(call);
+    Connection connection = connect(call, call.timeout);
     try {
       return new Stream(this, connection, call, request);
     } catch (IOException e) {
@@ -167,18 +167,21 @@ public final class Transport {
 
   private Answer exchange(Call call) throws InterruptedException {
     byte[] request = call.encode(settings.endpoint().head());
+    long ends = Clock.after(call.timeout); // of all tries, with their connections
     while (true) {
       if (Thread.interrupted()) {
         throw new InterruptedException();
       }
       Connection connection = takeIdle();
       if (connection == null) {
-        connection = connect(call);
+        connection = connect(call, Clock.until(ends));
       }
+      boolean written = false;
       try {
-        connection.arm(call.timeout);
+        connection.arm(Clock.until(ends));
         call.sent = Clock.now();
         connection.write(request);
+        written = true;
         Answer answer = connection.answer();
         if (connection.disarm() && !answer.last() && !closed) {
           keep(connection);
@@ -189,7 +192,7 @@ public final class Transport {
       } catch (IOException e) {
         connection.close();
         refillReserve();
-        if (e instanceof ClosedByInterruptException || connection.late() || !call.again(connection.kept) || closed) {
+        if (e instanceof ClosedByInterruptException || connection.late() || !call.again(connection.kept, written) || closed) {
           throw failed(connection, call, e);
         }
         dropIdle(); // after a restart of the sidecar all are dead
@@ -201,16 +204,16 @@ public final class Transport {
     }
   }
 
-  private Connection connect(Call call) throws InterruptedException {
+  private Connection connect(Call call, long timeout) throws InterruptedException {
     try {
-      return open(Math.min(call.timeout, settings.timeout()));
+      return open(Math.min(timeout, settings.timeout()));
     } catch (ClosedByInterruptException e) {
       Thread.interrupted();
       throw new InterruptedException();
     } catch (IOException e) {
       // The JDK remembers for a while that a name could not be looked up, as for want of a descriptor.
       boolean needsReserve = Unreachable.noDescriptors(e) || e instanceof UnknownHostException && known != null;
-      Connection reserved = call.urgent && needsReserve ? takeReserve(call.timeout) : null;
+      Connection reserved = call.urgent && needsReserve ? takeReserve(timeout) : null;
       if (reserved != null) {
         return reserved;
       }

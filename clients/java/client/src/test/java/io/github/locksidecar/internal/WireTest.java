@@ -17,6 +17,15 @@ import io.github.locksidecar.NoAnswerException;
 import io.github.locksidecar.ProtocolException;
 import io.github.locksidecar.StoreUnavailableException;
 import io.github.locksidecar.UnavailableException;
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Map;
@@ -46,6 +55,51 @@ class WireTest {
     with(
         client -> assertEquals("v1", client.describe().version()),
         ABOUT.substring(0, 20), ABOUT.substring(20, 39), ABOUT.substring(39, 60), ABOUT.substring(60));
+  }
+
+  @Test
+  void otherHeadsMayComeBeforeTheAnswer() throws Exception {
+    with(
+        client -> assertEquals("v1", client.describe().version()),
+        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 10", "0 Continue\r\n\r\n" + ABOUT);
+  }
+
+  /** The time of a call is that of all its tries: here of one on a kept connection that breaks, and of one that is not answered. */
+  @Test
+  void allTriesHaveOneEnd() throws Exception {
+    Path socket = Files.createTempDirectory(Path.of("/tmp"), "lsw").resolve("s");
+    try (ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX)) {
+      server.bind(UnixDomainSocketAddress.of(socket));
+      Thread serves = new Thread(() -> serveThree(server));
+      serves.setDaemon(true);
+      serves.start();
+      try (LockClient client = LockClient.builder().socket(socket.toString()).timeout(Duration.ofSeconds(1)).build()) {
+        client.describe(); // its connection is that in reserve
+        client.describe();
+        long began = System.nanoTime();
+        assertThrows(UnavailableException.class, client::describe);
+        Duration took = Duration.ofNanos(System.nanoTime() - began);
+        assertTrue(took.compareTo(Duration.ofMillis(1500)) < 0, took.toString());
+      }
+    }
+  }
+
+  private static void serveThree(ServerSocketChannel server) {
+    try {
+      for (int i = 0; i < 2; i++) {
+        SocketChannel app = server.accept();
+        app.read(ByteBuffer.allocate(4096));
+        app.write(ByteBuffer.wrap(ABOUT.getBytes(StandardCharsets.ISO_8859_1)));
+        if (i == 1) {
+          app.read(ByteBuffer.allocate(4096));
+          Thread.sleep(800);
+          app.close();
+        }
+      }
+      server.accept(); // and says nothing
+    } catch (IOException | InterruptedException e) {
+      // the end of the test
+    }
   }
 
   @Test
