@@ -73,7 +73,7 @@ func unreadableDescription(t *testing.T, dir string) {
 func TestWaitingPluginChangesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	lock, err := os.Create(dir + "/csi.lock") //nolint:gosec // the test's own folder
+	lock, err := os.Create(dir + "/csi.lock")
 	if err != nil {
 		t.Fatal(err)
 	}

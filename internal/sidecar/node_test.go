@@ -199,7 +199,9 @@ func TestStopWaitsForTheNextRun(t *testing.T) {
 	waiter.End(lease.EndDropped)
 	session.End(lease.EndDropped)
 	await.Receive(t, stopped, "the end of the stop")
-	<-waited
+	if err := <-waited; err == nil {
+		t.Error("the call of a session that ended has the lock")
+	}
 	n.ending.Wait()
 	if err := n.endRun(); err != nil {
 		t.Error(err)
