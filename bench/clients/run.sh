@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench/clients/run.sh [node|python|java|go|ruby|rust|php]…: how fast each client makes pairs of acquire and release, beside a library that users would take
-# instead, in turns on one machine, and beside a bare loop over the sidecar's socket for Go and Ruby. Both servers keep their locks in memory, so the clients are what differs. Prints a table for
+# instead, in turns on one machine, and beside a bare loop over the sidecar's socket for Go, Ruby and Rust. Both servers keep their locks in memory, so the clients are what differs. Prints a table for
 # docs/performance.md. TURNS (5) and SECONDS_EACH (3) change its length. It installs what it lacks, and needs redis-server.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -75,7 +75,7 @@ done
 
 # language, the other library, callers
 all=("node redlock 1" "node redlock 64" "python redis 1" "python redis 16" "java redisson 1" "java redisson 16" "go redislock 1" "go redislock 64" "go socket 1" "go socket 64"
-  "ruby redis 1" "ruby redis 16" "ruby socket 1" "ruby socket 16" "rust rslock 1" "rust rslock 64" "php symfony 1")
+  "ruby redis 1" "ruby redis 16" "ruby socket 1" "ruby socket 16" "rust rslock 1" "rust rslock 64" "rust socket 1" "rust socket 64" "php symfony 1")
 rows=()
 for row in "${all[@]}"; do
   [[ " ${languages[*]} " != *" ${row%% *} "* ]] || rows+=("$row")

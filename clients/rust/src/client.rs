@@ -86,7 +86,8 @@ impl Builder {
         self
     }
 
-    /// Called in the client's thread when a wait or an event stream goes on in an outage, with its reason, once in each outage. It must not block.
+    /// Called when a wait or an event stream goes on in an outage, with its reason, once in each outage, by the task that waits or by the client's thread. It must
+    /// not block.
     pub fn on_outage(mut self, f: impl Fn(&Error) + Send + Sync + 'static) -> Builder {
         self.on_outage = Some(Arc::new(f));
         self
@@ -428,7 +429,7 @@ impl Client {
         self.inner
             .run(async move {
                 lacking(&core.caller().await?.about, &["stop"])?;
-                core.transport.text(call).await.map(drop)
+                core.transport.text(&call).await.map(drop)
             })
             .await
     }
@@ -449,7 +450,7 @@ impl Client {
         let mut values = of_token(token);
         values.push(("force", "true".to_owned()));
         let call = Call { method: "DELETE", path: lock_path(key, &query_of(&values)), waits: true, about: Subject::key(key), ..Call::default() };
-        self.inner.run(async move { core.transport.text(call).await.map(drop) }).await
+        self.inner.run(async move { core.transport.text(&call).await.map(drop) }).await
     }
 
     /// Releases a lock by its token: one of [`Options::bind_to_ttl`] from anywhere, or one of this client. It goes on if this future is dropped.
@@ -515,7 +516,7 @@ impl Client {
         if !path.starts_with('/') || path.bytes().any(|b| !b.is_ascii_graphic()) || method.bytes().any(|b| !b.is_ascii_uppercase()) {
             return Err(invalid(format!("path: {path:?} is none, or {method:?} is no method")));
         }
-        self.inner.run(async move { core.transport.answer(call).await }).await
+        self.inner.run(async move { core.transport.answer(&call).await }).await
     }
 }
 

@@ -1,9 +1,9 @@
 //! What the client's thread and its callers share.
 //!
 //! A client has one thread of its own, with a tokio runtime for its connections. So it works with each runtime of the app, and outlives it; a task of the
-//! app that blocks its thread does not delay the news of a loss; and a guard can be dropped anywhere. A call is a task there: its caller awaits it, and
-//! aborts it when the caller's future is dropped. Each value on the way to the caller gives the lock back when it is dropped: first [`Asked`], which
-//! withdraws a call without an answer, then the guard itself.
+//! app that blocks its thread does not delay the news of a loss; and a guard can be dropped anywhere. A call is polled by its caller, with this runtime as its
+//! context: on a connection that is kept it needs the thread only to hear that the answer has come. [`Transport`] says what the thread does instead. Each value on
+//! the way to the caller gives the lock back when it is dropped: first [`Asked`], which withdraws a call without an answer, then the guard itself.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,7 +29,7 @@ pub(crate) type OnOutage = Arc<dyn Fn(&Error) + Send + Sync>;
 const DEPARTURE_PATIENCE: Duration = Duration::from_millis(250);
 
 pub(crate) struct Core {
-    pub transport: Transport,
+    pub transport: Arc<Transport>,
     pub name: Option<String>,
     pub ttl: Option<Duration>,
     pub timeout: Duration,
@@ -51,7 +51,14 @@ struct State {
 }
 
 impl Core {
-    pub fn new(transport: Transport, name: Option<String>, ttl: Option<Duration>, timeout: Duration, reconnect: Duration, on_outage: Option<OnOutage>) -> Core {
+    pub fn new(
+        transport: Arc<Transport>,
+        name: Option<String>,
+        ttl: Option<Duration>,
+        timeout: Duration,
+        reconnect: Duration,
+        on_outage: Option<OnOutage>,
+    ) -> Core {
         Core { transport, name, ttl, timeout, reconnect, on_outage, departures: Departures::default(), handle: OnceLock::new(), state: Mutex::default() }
     }
 
@@ -153,7 +160,7 @@ impl Core {
     /// Asks over the connection in reserve, so that it is open before any call waits.
     pub async fn describe(&self) -> Result<Description> {
         self.transport
-            .answer(Call { method: "GET", path: "/v1".to_owned(), timeout: Some(self.timeout), reserved: true, repeatable: true, ..Call::default() })
+            .answer(&Call { method: "GET", path: "/v1".to_owned(), timeout: Some(self.timeout), reserved: true, repeatable: true, ..Call::default() })
             .await
     }
 
@@ -229,35 +236,69 @@ impl Inner {
         Ok(self.handle()?.spawn(work).abort_handle())
     }
 
-    /// Runs a call in the client's thread. If the future is dropped, the call is, too.
+    /// Runs a call. If the future is dropped, the call is, too.
     pub fn run<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> impl Future<Output = Result<T>> + Send {
-        self.running(call, true)
-    }
-
-    /// Runs a call in the client's thread, which goes on if the future is dropped.
-    pub fn run_through<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> impl Future<Output = Result<T>> + Send {
         self.running(call, false)
     }
 
+    /// Runs a call. If the future is dropped, the call goes on in the client's thread.
+    pub fn run_through<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> impl Future<Output = Result<T>> + Send {
+        self.running(call, true)
+    }
+
     // Not an async function, whose future would have the call's inside.
-    fn running<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static, aborts: bool) -> impl Future<Output = Result<T>> + Send {
-        let call = self.handle().map(|handle| Running { call: handle.spawn(call), aborts });
+    fn running<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static, through: bool) -> impl Future<Output = Result<T>> + Send {
+        let call = self.handle().map(|handle| Running { call: Some(Box::pin(call)), handle: handle.clone(), through });
         async move { call?.await }
     }
 }
 
-/// A call that runs in the client's thread.
-struct Running<T> {
-    call: JoinHandle<Result<T>>,
-    /// The call ends with this.
-    aborts: bool,
+/// A call that its caller polls. Its connections and its times are those of the client's runtime, so the caller may have any executor.
+struct Running<F: Future<Output: Send> + Send + 'static> {
+    /// `None`: it is done.
+    call: Option<Pin<Box<F>>>,
+    handle: Handle,
+    /// It goes on without its caller.
+    through: bool,
 }
 
-impl<T> Future for Running<T> {
+impl<F: Future<Output: Send> + Send + 'static> Future for Running<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(mut call) = self.call.take() else { return Poll::Pending };
+        let inside = self.handle.enter();
+        let done = call.as_mut().poll(cx);
+        drop(inside);
+        if done.is_pending() {
+            self.call = Some(call);
+        }
+        done
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for Running<F> {
+    fn drop(&mut self) {
+        if let (Some(call), true) = (self.call.take(), self.through) {
+            drop(self.handle.spawn(call));
+        }
+    }
+}
+
+/// A part of a call that runs in the client's thread, and ends with this.
+pub(crate) struct Task<T>(JoinHandle<Result<T>>);
+
+impl<T> Task<T> {
+    pub fn new(task: JoinHandle<Result<T>>) -> Task<T> {
+        Task(task)
+    }
+}
+
+impl<T> Future for Task<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        Pin::new(&mut self.call).poll(cx).map(|joined| match joined {
+        Pin::new(&mut self.0).poll(cx).map(|joined| match joined {
             Ok(result) => result,
             Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
             Err(_) => Err(closed()),
@@ -265,11 +306,9 @@ impl<T> Future for Running<T> {
     }
 }
 
-impl<T> Drop for Running<T> {
+impl<T> Drop for Task<T> {
     fn drop(&mut self) {
-        if self.aborts {
-            self.call.abort();
-        }
+        self.0.abort();
     }
 }
 

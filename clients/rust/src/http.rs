@@ -58,6 +58,8 @@ pub(crate) struct Broken {
     pub error: io::Error,
     /// Nothing of an answer had come.
     pub silent: bool,
+    /// A part of the call was sent, so the sidecar may have it.
+    pub began: bool,
 }
 
 fn malformed(what: impl Into<String>) -> io::Error {
@@ -82,19 +84,27 @@ impl Conn {
 
     /// Sends a call, and reads the head of its answer.
     pub async fn send(&mut self, request: &[u8]) -> Result<Head, Broken> {
-        // A sidecar that refuses a call may answer before it has read all of it.
-        let written = async {
-            self.io.write_all(request).await?;
-            self.io.flush().await
-        }
-        .await;
+        let (sent, written) = self.write(request).await;
         self.turn = None;
+        // A sidecar that refuses a call may answer before it has read all of it.
         match (self.head().await, written) {
             (Ok(head), _) => Ok(head),
-            (Err(broken), Ok(())) => Err(broken),
-            (Err(broken), Err(error)) if broken.silent => Err(Broken { error, silent: true }),
-            (Err(broken), Err(_)) => Err(broken),
+            (Err(broken), Err(error)) if broken.silent => Err(Broken { error, silent: true, began: sent > 0 }),
+            (Err(broken), _) => Err(broken),
         }
+    }
+
+    /// Returns also how many bytes were sent.
+    async fn write(&mut self, request: &[u8]) -> (usize, io::Result<()>) {
+        let mut sent = 0;
+        while sent < request.len() {
+            match self.io.write(&request[sent..]).await {
+                Ok(0) => return (sent, Err(io::ErrorKind::WriteZero.into())),
+                Ok(n) => sent += n,
+                Err(e) => return (sent, Err(e)),
+            }
+        }
+        (sent, self.io.flush().await)
     }
 
     async fn head(&mut self) -> Result<Head, Broken> {
@@ -106,13 +116,15 @@ impl Conn {
                         return Ok(head);
                     }
                 }
-                Ok(None) if self.rest.len() > MAX_HEAD => return Err(Broken { error: malformed("the head of the answer is too large"), silent: false }),
+                Ok(None) if self.rest.len() > MAX_HEAD => {
+                    return Err(Broken { error: malformed("the head of the answer is too large"), silent: false, began: true })
+                }
                 Ok(None) => {
                     if let Err(error) = self.fill().await {
-                        return Err(Broken { error, silent: self.rest.is_empty() });
+                        return Err(Broken { error, silent: self.rest.is_empty(), began: true });
                     }
                 }
-                Err(error) => return Err(Broken { error, silent: false }),
+                Err(error) => return Err(Broken { error, silent: false, began: true }),
             }
         }
     }

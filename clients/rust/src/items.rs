@@ -181,7 +181,7 @@ async fn follow<T>(core: &Arc<Core>, key: &str, out: &Out<T>, map: &mut impl FnM
     }
     let about = Subject::key(key);
     let call = Call { method: "GET", path: lock_path(key, "/events"), timeout: Some(core.timeout), about: about.clone(), ..Call::default() };
-    let mut stream = core.transport.open(call).await?;
+    let mut stream = core.transport.open(&call).await?;
     loop {
         let event = tokio::select! {
             biased;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::sync::Mutex as Turn;
 
 use crate::core::Inner;
-use crate::error::{invalid, Error, Problem, Result};
+use crate::error::{invalid, ours, Error, Problem, Result};
 use crate::options::{Options, Release};
 use crate::session::{Amend, Claim, Entry, Grant, Session};
 use crate::trace::{self, Parent};
@@ -242,7 +242,10 @@ impl Held {
     }
 
     async fn release(self: Arc<Self>, claim: Claim, headers: Headers) -> Result<Released> {
-        let mut owed = self.owed.lock().await;
+        // An app may have left another release without polling it. Its drop lets it go on.
+        let Ok(mut owed) = tokio::time::timeout(self.inner.core.timeout, self.owed.lock()).await else {
+            return Err(ours("timeout", self.key(), "another release of this lock is under way, and nothing awaits it").into());
+        };
         if let Some(done) = *crate::lock(&self.released) {
             return Ok(done);
         }
@@ -381,7 +384,7 @@ impl Guards {
     }
 
     pub(crate) async fn release_with(&self, options: &Release) -> Result<()> {
-        // Each release runs in the client's thread, so they run at the same time.
+        // They run at the same time.
         let mut releases: Vec<_> = self.0.iter().map(|guard| Box::pin(guard.release_with(options.clone()))).collect();
         let mut done = Ok(());
         let mut results: Vec<Option<Result<Released>>> = self.0.iter().map(|_| None).collect();

@@ -147,7 +147,7 @@ impl Session {
         let about = core.describe().await?;
         let body = json(&Body { name: core.name.as_deref(), ttl_ms: core.ttl.map(to_ms) })?;
         let call = Call { method: "POST", path: "/v1/sessions".to_owned(), body: Some(body), timeout: Some(core.timeout), ..Call::default() };
-        let mut stream = core.transport.open(call).await?;
+        let mut stream = core.transport.open(&call).await?;
         let first = tokio::time::timeout(core.timeout, stream.next(SILENCE)).await.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
         let (name, data) = first.map_err(|e| core.transport.ended("", e))?;
         let opened = serde_json::from_slice::<Opened>(&data).ok().filter(|opened| name == "session" && !opened.session.is_empty());
@@ -239,24 +239,26 @@ impl Session {
         self.forget("closed", closed());
         if let Some(id) = &self.id {
             let call = Call { method: "DELETE", path: format!("/v1/sessions/{id}"), timeout: Some(self.core.timeout), ..Call::default() };
-            let _ = self.core.transport.text(call).await; // if the sidecar has gone, so has the session
+            let _ = self.core.transport.text(&call).await; // if the sidecar has gone, so has the session
         }
         self.hang_up.set(());
     }
 
     /// Makes a call in the session.
-    pub async fn text(&self, mut call: Call) -> Result<Vec<u8>> {
+    pub async fn text(&self, call: Call) -> Result<Vec<u8>> {
+        self.core.transport.text(&self.own(call)).await
+    }
+
+    async fn answer<T: serde::de::DeserializeOwned>(&self, call: Call) -> Result<T> {
+        self.core.transport.answer(&self.own(call)).await
+    }
+
+    fn own(&self, mut call: Call) -> Call {
         call.session = self.id.clone();
         if call.timeout.is_none() && !call.waits {
             call.timeout = Some(self.core.timeout);
         }
-        self.core.transport.text(call).await
-    }
-
-    async fn answer<T: serde::de::DeserializeOwned>(&self, call: Call) -> Result<T> {
-        let (what, key) = (format!("{} {}", call.method, call.path), call.about.key.clone());
-        let text = self.text(call).await?;
-        serde_json::from_slice(&text).map_err(|e| ours("bad_answer", &key, format!("the answer to {what} cannot be read ({e})")).because(e))
+        call
     }
 
     /// Acquires one key, or with several in the body all of them.

@@ -1,14 +1,18 @@
 //! Calls. Each has a connection of its own until its answer, so its end ends only this call.
+//!
+//! A caller writes to a kept connection and reads from it itself, so that no other thread has to wake up for the call but to say that the answer has come. All
+//! else runs in the client's thread, because an app may leave a future without polling it or dropping it: such a future holds nothing that other calls wait for.
 
 use std::fmt::Write as _;
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use percent_encoding::{utf8_percent_encode, AsciiSet, NON_ALPHANUMERIC};
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex as Turn;
 
+use crate::core::Task;
 use crate::endpoint::{is_exhausted, Endpoint};
 use crate::error::{of_answer, ours, Error, Result, Subject};
 use crate::http::{Broken, Conn, Head};
@@ -47,7 +51,7 @@ pub(crate) fn query_of(values: &[(&str, String)]) -> String {
 pub(crate) type Headers = Vec<(String, String)>;
 
 /// One call of the API.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Call {
     pub method: &'static str,
     pub path: String,
@@ -68,44 +72,52 @@ pub(crate) struct Call {
     pub headers: Headers,
 }
 
+impl Call {
+    /// Whether it goes on with another connection after a kept one, which the sidecar may have closed before, has broken.
+    fn goes_on(&self, broken: &Broken) -> bool {
+        broken.silent && (self.repeatable || !broken.began)
+    }
+}
+
 pub(crate) struct Transport {
     pub at: Endpoint,
     pub agent: String,
     idle: Mutex<Vec<(Conn, Instant)>>,
     /// One connection that is kept, for calls that must get through if the waiting calls have taken all file descriptors.
-    reserve: Turn<Option<Conn>>,
+    reserve: Mutex<Option<Conn>>,
+    /// Held by the call that uses it.
+    reserved: Turn<()>,
     /// Set at the end of the client.
     pub life: Latch<Error>,
 }
 
 impl Transport {
-    pub fn new(at: Endpoint, agent: String) -> Transport {
-        Transport { at, agent, idle: Mutex::new(Vec::new()), reserve: Turn::new(None), life: Latch::new() }
+    pub fn new(at: Endpoint, agent: String) -> Arc<Transport> {
+        Arc::new(Transport { at, agent, idle: Mutex::default(), reserve: Mutex::default(), reserved: Turn::default(), life: Latch::new() })
     }
 
-    /// Ends all calls.
+    /// Ends all calls. No connection is kept any more.
     pub fn close(&self, why: Error) {
         self.life.set(why);
         crate::lock(&self.idle).clear();
-        if let Ok(mut reserve) = self.reserve.try_lock() {
-            *reserve = None;
-        }
+        *crate::lock(&self.reserve) = None;
     }
 
     /// Makes a call, and decodes its answer.
-    pub async fn answer<T: DeserializeOwned>(&self, call: Call) -> Result<T> {
-        let (what, key) = (format!("{} {}", call.method, call.path), call.about.key.clone());
+    pub async fn answer<T: DeserializeOwned>(self: &Arc<Self>, call: &Call) -> Result<T> {
         let text = self.text(call).await?;
-        serde_json::from_slice(&text).map_err(|e| ours("bad_answer", &key, format!("the answer to {what} cannot be read ({e})")).because(e))
+        serde_json::from_slice(&text)
+            .map_err(|e| ours("bad_answer", &call.about.key, format!("the answer to {} {} cannot be read ({e})", call.method, call.path)).because(e))
     }
 
     /// Makes a call, and returns its answer. The end of the client ends it.
-    pub async fn text(&self, call: Call) -> Result<Vec<u8>> {
-        let timeout = call.timeout;
-        let late = self.late(&call);
+    pub async fn text(self: &Arc<Self>, call: &Call) -> Result<Vec<u8>> {
+        if let Some(why) = self.life.get() {
+            return Err(why);
+        }
         let whole = async {
-            match timeout {
-                Some(timeout) => tokio::time::timeout(timeout, self.exchange(call)).await.unwrap_or(Err(late)),
+            match call.timeout {
+                Some(timeout) => tokio::time::timeout(timeout, self.exchange(call)).await.unwrap_or_else(|_| Err(self.late(call))),
                 None => self.exchange(call).await,
             }
         };
@@ -131,77 +143,108 @@ impl Transport {
         .into()
     }
 
-    async fn exchange(&self, mut call: Call) -> Result<Vec<u8>> {
-        let request = self.request(&call)?;
+    async fn exchange(self: &Arc<Self>, call: &Call) -> Result<Vec<u8>> {
+        let request = self.request(call)?;
         if !call.reserved {
-            match self.connected(&call, &request).await {
-                Ok((conn, head)) => return self.read(conn, head, &call.about).await.and_then(|(text, conn)| self.keep(conn, text)),
-                Err(Failure::Dial(e)) if !call.waits && is_exhausted(&e) => call.reserved = true, // nothing was sent
-                Err(failure) => return Err(self.failure(&call, failure)),
+            if let Some(answer) = self.on_kept(call, &request).await {
+                return answer;
             }
         }
-        let mut reserve = self.reserve.lock().await;
-        let mut kept = reserve.take();
+        let (transport, call) = (self.clone(), call.clone());
+        Task::new(tokio::spawn(async move { transport.on_other(&call, &request).await })).await
+    }
+
+    /// Makes a call on a connection that was kept. `None`: it needs another one.
+    async fn on_kept(&self, call: &Call, request: &[u8]) -> Option<Result<Vec<u8>>> {
+        loop {
+            let (mut conn, since) = crate::lock(&self.idle).pop()?;
+            if since.elapsed() >= IDLE_TIMEOUT || !conn.is_open().await {
+                continue;
+            }
+            let head = match conn.send(request).await {
+                Ok(head) => head,
+                Err(broken) if call.goes_on(&broken) => continue,
+                Err(broken) => return Some(Err(self.broken(&call.about.key, broken))),
+            };
+            return Some(self.finish(conn, head, &call.about).await);
+        }
+    }
+
+    /// Makes a call on a new connection, or on the one in reserve. It runs in the client's thread.
+    async fn on_other(&self, call: &Call, request: &[u8]) -> Result<Vec<u8>> {
+        if !call.reserved {
+            let mut turn = self.at.turn().await;
+            if !crate::lock(&self.idle).is_empty() {
+                drop(turn); // a call has ended meanwhile
+                if let Some(answer) = self.on_kept(call, request).await {
+                    return answer;
+                }
+                turn = self.at.turn().await;
+            }
+            match self.at.dial(turn).await {
+                Ok(mut conn) => {
+                    let head = conn.send(request).await.map_err(|broken| self.broken(&call.about.key, broken))?;
+                    return self.finish(conn, head, &call.about).await;
+                }
+                Err(e) if !call.waits && is_exhausted(&e) => {} // nothing was sent
+                Err(e) => return Err(self.undialed(call, e)),
+            }
+        }
+        let _turn = self.reserved.lock().await;
+        let mut kept = crate::lock(&self.reserve).take();
         if let Some(conn) = &mut kept {
             if !conn.is_open().await {
                 kept = None;
             }
         }
-        let mut conn = match kept {
-            Some(conn) => conn,
-            None => self.at.dial(self.at.turn().await).await.map_err(|e| self.failure(&call, Failure::Dial(e)))?,
+        let mut sent = None;
+        if let Some(mut conn) = kept {
+            match conn.send(request).await {
+                Ok(head) => sent = Some((conn, head)),
+                Err(broken) if call.goes_on(&broken) => {}
+                Err(broken) => return Err(self.broken(&call.about.key, broken)),
+            }
+        }
+        let (mut conn, head) = match sent {
+            Some(sent) => sent,
+            None => {
+                let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.undialed(call, e))?;
+                let head = conn.send(request).await.map_err(|broken| self.broken(&call.about.key, broken))?;
+                (conn, head)
+            }
         };
-        let head = conn.send(&request).await.map_err(|broken| self.failure(&call, Failure::Broken(broken)))?;
-        let (text, conn) = self.read(conn, head, &call.about).await?;
-        *reserve = conn;
+        let text = self.read(&mut conn, &head, &call.about).await?;
+        let mut reserve = crate::lock(&self.reserve);
+        if head.keep && !self.life.is_set() {
+            *reserve = Some(conn);
+        }
+        drop(reserve);
         text
     }
 
-    fn keep(&self, conn: Option<Conn>, text: Result<Vec<u8>>) -> Result<Vec<u8>> {
-        if let (Some(conn), false) = (conn, self.life.is_set()) {
-            let mut idle = crate::lock(&self.idle);
+    /// Reads the rest of an answer, and keeps the connection.
+    async fn finish(&self, mut conn: Conn, head: Head, about: &Subject) -> Result<Vec<u8>> {
+        let text = self.read(&mut conn, &head, about).await?;
+        let mut idle = crate::lock(&self.idle);
+        if head.keep && !self.life.is_set() {
             let now = Instant::now();
             idle.retain(|(_, since)| now - *since < IDLE_TIMEOUT);
             if idle.len() < MAX_IDLE {
                 idle.push((conn, now));
             }
         }
+        drop(idle);
         text
     }
 
-    /// Reads a body. The connection is returned if it can have another call.
-    #[allow(clippy::type_complexity)]
-    async fn read(&self, mut conn: Conn, head: Head, about: &Subject) -> Result<(Result<Vec<u8>>, Option<Conn>)> {
+    /// Reads a body. After the outer error the connection cannot be used.
+    async fn read(&self, conn: &mut Conn, head: &Head, about: &Subject) -> Result<Result<Vec<u8>>> {
         let text = match conn.body(head.framing, MAX_ANSWER).await {
             Ok(Some(text)) => text,
             Ok(None) => return Err(ours("bad_answer", &about.key, format!("the answer has more than {MAX_ANSWER} bytes")).into()),
-            Err(error) => return Err(self.broken(&about.key, Broken { error, silent: false })),
+            Err(error) => return Err(self.broken(&about.key, Broken { error, silent: false, began: true })),
         };
-        let text =
-            if (200..300).contains(&head.status) { Ok(text) } else { Err(of_answer(head.status, &text, head.retry_after.map(Duration::from_secs), about)) };
-        Ok((text, head.keep.then_some(conn)))
-    }
-
-    /// Sends a call over a connection that was kept, or a new one, and reads the head of its answer.
-    async fn connected(&self, call: &Call, request: &[u8]) -> Result<(Conn, Head), Failure> {
-        let kept = || crate::lock(&self.idle).pop();
-        let turn = loop {
-            let found = kept();
-            let turn = if found.is_none() { self.at.turn().await } else { None };
-            let Some((mut conn, since)) = found.or_else(kept) else { break turn }; // a call may have ended meanwhile
-            drop(turn);
-            if since.elapsed() >= IDLE_TIMEOUT || !conn.is_open().await {
-                continue;
-            }
-            match conn.send(request).await {
-                Ok(head) => return Ok((conn, head)),
-                Err(broken) if broken.silent && call.repeatable => break self.at.turn().await, // the sidecar has just closed it
-                Err(broken) => return Err(Failure::Broken(broken)),
-            }
-        };
-        let mut conn = self.at.dial(turn).await.map_err(Failure::Dial)?;
-        let head = conn.send(request).await.map_err(Failure::Broken)?;
-        Ok((conn, head))
+        Ok(if (200..300).contains(&head.status) { Ok(text) } else { Err(of_answer(head.status, &text, head.retry_after.map(Duration::from_secs), about)) })
     }
 
     fn request(&self, call: &Call) -> Result<Vec<u8>> {
@@ -239,11 +282,9 @@ impl Transport {
         Ok(request)
     }
 
-    fn failure(&self, call: &Call, failure: Failure) -> Error {
-        match failure {
-            Failure::Dial(e) => ours("unreachable", &call.about.key, self.at.what_to_check(&e)).because(e),
-            Failure::Broken(broken) => self.broken(&call.about.key, broken),
-        }
+    /// There is no connection, so nothing was sent.
+    fn undialed(&self, call: &Call, e: io::Error) -> Error {
+        ours("unreachable", &call.about.key, self.at.what_to_check(&e)).because(e)
     }
 
     fn broken(&self, key: &str, broken: Broken) -> Error {
@@ -255,15 +296,14 @@ impl Transport {
     }
 
     /// Makes a call whose answer is a stream, on a connection of its own.
-    pub async fn open(&self, call: Call) -> Result<Stream> {
-        let late = self.late(&call);
+    pub async fn open(&self, call: &Call) -> Result<Stream> {
         let timeout = call.timeout.unwrap_or(SILENCE);
         let opened = async {
-            let request = self.request(&call)?;
-            let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.failure(&call, Failure::Dial(e)))?;
-            let head = conn.send(&request).await.map_err(|broken| self.failure(&call, Failure::Broken(broken)))?;
+            let request = self.request(call)?;
+            let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.undialed(call, e))?;
+            let head = conn.send(&request).await.map_err(|broken| self.broken(&call.about.key, broken))?;
             if head.status != 200 {
-                return Err(match self.read(conn, head, &call.about).await?.0 {
+                return Err(match self.read(&mut conn, &head, &call.about).await? {
                     Err(e) => e,
                     Ok(_) => ours("bad_answer", &call.about.key, "a stream was expected").into(),
                 });
@@ -272,19 +312,122 @@ impl Transport {
         };
         tokio::select! {
             biased;
-            stream = tokio::time::timeout(timeout, opened) => stream.unwrap_or(Err(late)),
+            stream = tokio::time::timeout(timeout, opened) => stream.unwrap_or_else(|_| Err(self.late(call))),
             why = self.life.wait() => Err(why),
         }
     }
 
     /// The error of a stream that has ended.
     pub fn ended(&self, key: &str, error: io::Error) -> Error {
-        self.life.get().unwrap_or_else(|| self.broken(key, Broken { error, silent: false }))
+        self.life.get().unwrap_or_else(|| self.broken(key, Broken { error, silent: false, began: true }))
     }
 }
 
-enum Failure {
-    /// Nothing was sent.
-    Dial(io::Error),
-    Broken(Broken),
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll};
+
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+    use tokio::net::UnixListener;
+
+    use super::*;
+    use crate::endpoint::Given;
+    use crate::error::closed;
+
+    /// A kept connection that is closed when a call comes: before its first byte, or after it was sent.
+    struct Ended {
+        before: bool,
+        sent: bool,
+    }
+
+    impl AsyncRead for Ended {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            match self.sent {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }
+        }
+    }
+
+    impl AsyncWrite for Ended {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, b: &[u8]) -> Poll<io::Result<usize>> {
+            self.sent = true;
+            Poll::Ready(if self.before { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(b.len()) })
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A transport, and the calls that its server has got.
+    fn served() -> (Arc<Transport>, Arc<AtomicUsize>) {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let path = std::env::temp_dir().join(format!("ls-rst-{}-{}.sock", std::process::id(), LAST.fetch_add(1, Ordering::SeqCst)));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        tokio::spawn(async move {
+            while let Ok((mut conn, _)) = listener.accept().await {
+                let calls = counted.clone();
+                tokio::spawn(async move {
+                    while conn.read(&mut [0; 4096]).await.is_ok_and(|n| n > 0) {
+                        calls.fetch_add(1, Ordering::SeqCst);
+                        conn.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await.unwrap();
+                    }
+                });
+            }
+        });
+        let given = Given { socket: Some(path), ..Given::default() };
+        (Transport::new(Endpoint::new(&given, |_| None, |_| false), "test".to_owned()), calls)
+    }
+
+    fn call(reserved: bool, repeatable: bool) -> Call {
+        Call { method: "POST", path: "/".to_owned(), reserved, repeatable, ..Call::default() }
+    }
+
+    /// A call of which nothing was sent goes on with another connection, also one that may not be carried out twice.
+    #[tokio::test]
+    async fn nothing_was_sent() {
+        for reserved in [false, true] {
+            let (transport, calls) = served();
+            let keep = |before| {
+                let conn = Conn::new(Box::new(Ended { before, sent: false }), None);
+                if reserved {
+                    *crate::lock(&transport.reserve) = Some(conn);
+                } else {
+                    *crate::lock(&transport.idle) = vec![(conn, Instant::now())];
+                }
+            };
+            keep(true);
+            assert_eq!(transport.text(&call(reserved, false)).await.unwrap(), b"{}");
+            keep(false);
+            assert_eq!(transport.text(&call(reserved, true)).await.unwrap(), b"{}");
+            keep(false);
+            assert_eq!(transport.text(&call(reserved, false)).await.unwrap_err().code(), "connection_lost");
+            assert_eq!(calls.load(Ordering::SeqCst), 2);
+        }
+    }
+
+    /// After the end of a client no connection is kept, and no call is made.
+    #[tokio::test]
+    async fn nothing_is_kept_after_the_end() {
+        let (transport, calls) = served();
+        for reserved in [false, true] {
+            transport.text(&call(reserved, true)).await.unwrap();
+        }
+        transport.close(closed());
+        for reserved in [false, true] {
+            assert!(transport.text(&call(reserved, true)).await.unwrap_err().is_closed());
+            // This one had begun before.
+            assert_eq!(transport.exchange(&call(reserved, true)).await.unwrap(), b"{}");
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 4);
+        assert!(crate::lock(&transport.idle).is_empty() && crate::lock(&transport.reserve).is_none());
+    }
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{lost, until, within};
+use futures_util::FutureExt;
 use locksidecar::{Client, Error, Options, Query, Release};
 use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -422,4 +423,25 @@ async fn a_connection_that_was_closed() {
     lock.check().await.unwrap();
     assert_eq!(fake.calls("PATCH", "").len(), 2);
     lock.release_with(Release::new()).await.unwrap();
+}
+
+/// A release that an app has begun and neither polls nor drops ends no other call: the next one says so, and the drop lets the first go on.
+#[tokio::test]
+async fn a_release_that_nothing_polls() {
+    let releases = AtomicUsize::new(0);
+    let fake = Fake::start(&[], move |came| match came.method.as_str() {
+        "PUT" | "PATCH" => Say::Json(200, grant()),
+        _ if releases.fetch_add(1, Ordering::SeqCst) == 0 => Say::After(Arc::new(Notify::new()), Value::Null), // never
+        _ => done(),
+    });
+    let client = fake.client();
+    let guard = client.acquire("k", Options::new()).await.unwrap();
+    let (lock, handle) = (guard.handle(), guard.handle());
+    let mut first = Box::pin(async move { lock.release().await });
+    assert!(first.as_mut().now_or_never().is_none());
+    let refused = within("the second release", handle.release()).await.unwrap_err();
+    assert!(refused.code() == "timeout" && refused.to_string().contains("nothing awaits it"), "{refused}");
+    within("another call", handle.check()).await.unwrap();
+    drop(first); // its time is over, so it is repeated
+    until("the release has its answer", || async { handle.released().map(drop).ok_or_else(String::new) }).await;
 }

@@ -1,5 +1,8 @@
-//! pairs locksidecar|rslock SERVER CALLERS SECONDS: prints the pairs of acquire and release a second, each task with a key of its own. Before that, all tasks
+//! pairs locksidecar|rslock|socket SERVER CALLERS SECONDS: prints the pairs of acquire and release a second, each task with a key of its own. Before that, all tasks
 //! want one key, and it fails if two have it at a time. `rslock` is the crate for Redlock on one server of Redis, with one connection that its callers share.
+//! `socket` is a bare loop over the sidecar's socket.
+
+mod socket;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,16 +11,19 @@ use std::time::{Duration, Instant};
 
 use locksidecar::{Client, Guard, Options};
 use rslock::LockManager;
+use socket::{Bare, Token};
 
 #[derive(Clone)]
 enum Library {
     Ours(Client),
     Theirs(LockManager),
+    Bare(Bare),
 }
 
 enum Held<'a> {
     Ours(Guard),
     Theirs(&'a LockManager, rslock::Lock),
+    Bare(&'a Bare, String, Token),
 }
 
 impl Library {
@@ -25,6 +31,7 @@ impl Library {
         match self {
             Library::Ours(client) => client.try_acquire(key, Options::new()).await.unwrap().map(Held::Ours),
             Library::Theirs(manager) => manager.lock(key, Duration::from_secs(30)).await.ok().map(|lock| Held::Theirs(manager, lock)),
+            Library::Bare(bare) => bare.acquire(key).await.unwrap().map(|token| Held::Bare(bare, key.to_owned(), token)),
         }
     }
 }
@@ -34,6 +41,7 @@ impl Held<'_> {
         match self {
             Held::Ours(guard) => drop(guard.release().await.unwrap()),
             Held::Theirs(manager, lock) => manager.unlock(&lock).await,
+            Held::Bare(bare, key, token) => bare.release(&key, &token).await.unwrap(),
         }
     }
 }
@@ -70,6 +78,7 @@ async fn main() {
     let (server, callers, seconds) = (&arguments[2], arguments[3].parse().unwrap(), arguments[4].parse().unwrap());
     let library = match arguments[1].as_str() {
         "locksidecar" => Library::Ours(Client::builder().socket(server).build()),
+        "socket" => Library::Bare(Bare::open(server).await.unwrap()),
         _ => {
             let mut manager = LockManager::new(vec![format!("redis+unix://{server}")]);
             manager.set_retry(1, Duration::ZERO); // one try, as our calls do not wait, either
