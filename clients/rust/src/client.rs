@@ -253,7 +253,8 @@ impl Client {
         let _ = self
             .inner
             .run_through(async move {
-                core.close().await;
+                // In the client's thread, because its caller may not poll.
+                let _ = tokio::spawn(async move { core.close().await }).await;
                 Ok(())
             })
             .await;

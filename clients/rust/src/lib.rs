@@ -15,7 +15,7 @@
 //!
 //! A [`Client`] has one session, which its first acquire opens. The session owns the client's locks, and lives as long as one connection. So all locks are free
 //! when the process ends, for any reason. The sidecar renews them, not the app. If the sidecar restarts, the locks are lost, and the next acquire opens another
-//! session. An acquire that waits goes on, at the end of the queue, for up to [`Builder::reconnect`] of outage.
+//! session. An acquire that waits goes on while it is polled, at the end of the queue, for up to [`Builder::reconnect`] of outage.
 //!
 //! # Loss
 //!

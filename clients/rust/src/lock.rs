@@ -305,8 +305,13 @@ impl Held {
         let departure = self.inner.core.departures.begin(self.key());
         let (core, token) = (self.inner.core.clone(), self.wire.token);
         core.spawn(async move {
-            let done = self.release(claim, headers).await;
+            let done = self.clone().release(claim.clone(), headers.clone()).await;
             drop(departure);
+            if done.is_err() && self.owed.try_lock().is_err() {
+                // Another release has the turn, and nothing awaits it.
+                let (held, session) = (self.clone(), self.session.clone());
+                session.owe(move || held.clone().repeat(claim.clone(), headers.clone())).await;
+            }
             span.end(done.as_ref().map(|_| ("released", Some(token))));
         });
     }

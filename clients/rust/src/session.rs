@@ -765,7 +765,13 @@ impl Grant {
         state.expiry = core.spawn_abortable(async move {
             tokio::time::sleep_until(until.into()).await;
             if let Some(grant) = grant.upgrade() {
-                crate::lock(&grant.state).expiry = None;
+                {
+                    let mut state = crate::lock(&grant.state);
+                    if state.asked != Some(asked) {
+                        return; // it was set anew in this moment
+                    }
+                    state.expiry = None;
+                }
                 grant.lose("expired", "");
             }
         });

@@ -145,17 +145,25 @@ impl Transport {
 
     async fn exchange(self: &Arc<Self>, call: &Call) -> Result<Vec<u8>> {
         let request = self.request(call)?;
+        let mut sent = None;
         if !call.reserved {
-            if let Some(answer) = self.on_kept(call, &request).await {
+            if let Some(answer) = self.on_kept(call, &request, &mut sent).await {
                 return answer;
             }
         }
         let (transport, call) = (self.clone(), call.clone());
-        Task::new(tokio::spawn(async move { transport.on_other(&call, &request).await })).await
+        // With a limit of its own, because its caller may not poll.
+        let other = async move {
+            match call.timeout {
+                Some(timeout) => tokio::time::timeout(timeout, transport.on_other(&call, &request, sent)).await.unwrap_or_else(|_| Err(transport.late(&call))),
+                None => transport.on_other(&call, &request, sent).await,
+            }
+        };
+        Task::new(tokio::spawn(other)).await
     }
 
-    /// Makes a call on a connection that was kept. `None`: it needs another one.
-    async fn on_kept(&self, call: &Call, request: &[u8]) -> Option<Result<Vec<u8>>> {
+    /// Makes a call on a connection that was kept. `None`: it needs another one. `sent` is then why a try failed that the sidecar may have carried out.
+    async fn on_kept(&self, call: &Call, request: &[u8], sent: &mut Option<Broken>) -> Option<Result<Vec<u8>>> {
         loop {
             let (mut conn, since) = crate::lock(&self.idle).pop()?;
             if since.elapsed() >= IDLE_TIMEOUT || !conn.is_open().await {
@@ -163,7 +171,12 @@ impl Transport {
             }
             let head = match conn.send(request).await {
                 Ok(head) => head,
-                Err(broken) if call.goes_on(&broken) => continue,
+                Err(broken) if call.goes_on(&broken) => {
+                    if broken.began {
+                        *sent = Some(broken);
+                    }
+                    continue;
+                }
                 Err(broken) => return Some(Err(self.broken(&call.about.key, broken))),
             };
             return Some(self.finish(conn, head, &call.about).await);
@@ -171,12 +184,12 @@ impl Transport {
     }
 
     /// Makes a call on a new connection, or on the one in reserve. It runs in the client's thread.
-    async fn on_other(&self, call: &Call, request: &[u8]) -> Result<Vec<u8>> {
+    async fn on_other(&self, call: &Call, request: &[u8], mut sent: Option<Broken>) -> Result<Vec<u8>> {
         if !call.reserved {
             let mut turn = self.at.turn().await;
             if !crate::lock(&self.idle).is_empty() {
                 drop(turn); // a call has ended meanwhile
-                if let Some(answer) = self.on_kept(call, request).await {
+                if let Some(answer) = self.on_kept(call, request, &mut sent).await {
                     return answer;
                 }
                 turn = self.at.turn().await;
@@ -186,8 +199,8 @@ impl Transport {
                     let head = conn.send(request).await.map_err(|broken| self.broken(&call.about.key, broken))?;
                     return self.finish(conn, head, &call.about).await;
                 }
-                Err(e) if !call.waits && is_exhausted(&e) => {} // nothing was sent
-                Err(e) => return Err(self.undialed(call, e)),
+                Err(e) if !call.waits && is_exhausted(&e) => {} // this try has sent nothing
+                Err(e) => return Err(self.undialed(call, e, sent)),
             }
         }
         let _turn = self.reserved.lock().await;
@@ -197,18 +210,18 @@ impl Transport {
                 kept = None;
             }
         }
-        let mut sent = None;
+        let mut begun = None;
         if let Some(mut conn) = kept {
             match conn.send(request).await {
-                Ok(head) => sent = Some((conn, head)),
-                Err(broken) if call.goes_on(&broken) => {}
+                Ok(head) => begun = Some((conn, head)),
+                Err(broken) if call.goes_on(&broken) => sent = if broken.began { Some(broken) } else { sent },
                 Err(broken) => return Err(self.broken(&call.about.key, broken)),
             }
         }
-        let (mut conn, head) = match sent {
-            Some(sent) => sent,
+        let (mut conn, head) = match begun {
+            Some(begun) => begun,
             None => {
-                let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.undialed(call, e))?;
+                let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.undialed(call, e, sent))?;
                 let head = conn.send(request).await.map_err(|broken| self.broken(&call.about.key, broken))?;
                 (conn, head)
             }
@@ -282,8 +295,11 @@ impl Transport {
         Ok(request)
     }
 
-    /// There is no connection, so nothing was sent.
-    fn undialed(&self, call: &Call, e: io::Error) -> Error {
+    /// There is no connection, so nothing was sent, unless by an earlier try.
+    fn undialed(&self, call: &Call, e: io::Error, sent: Option<Broken>) -> Error {
+        if let Some(broken) = sent {
+            return self.broken(&call.about.key, broken);
+        }
         ours("unreachable", &call.about.key, self.at.what_to_check(&e)).because(e)
     }
 
@@ -300,7 +316,7 @@ impl Transport {
         let timeout = call.timeout.unwrap_or(SILENCE);
         let opened = async {
             let request = self.request(call)?;
-            let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.undialed(call, e))?;
+            let mut conn = self.at.dial(self.at.turn().await).await.map_err(|e| self.undialed(call, e, None))?;
             let head = conn.send(&request).await.map_err(|broken| self.broken(&call.about.key, broken))?;
             if head.status != 200 {
                 return Err(match self.read(&mut conn, &head, &call.about).await? {
@@ -411,6 +427,24 @@ mod tests {
             keep(false);
             assert_eq!(transport.text(&call(reserved, false)).await.unwrap_err().code(), "connection_lost");
             assert_eq!(calls.load(Ordering::SeqCst), 2);
+        }
+    }
+
+    /// A call that may have been carried out has no known outcome, also if there is no connection for the next try.
+    #[tokio::test]
+    async fn no_connection_after_a_call_was_sent() {
+        let given = Given { socket: Some("/nowhere/s.sock".into()), ..Given::default() };
+        for reserved in [false, true] {
+            for (before, code) in [(true, "unreachable"), (false, "connection_lost")] {
+                let transport = Transport::new(Endpoint::new(&given, |_| None, |_| false), "test".to_owned());
+                let conn = Conn::new(Box::new(Ended { before, sent: false }), None);
+                if reserved {
+                    *crate::lock(&transport.reserve) = Some(conn);
+                } else {
+                    *crate::lock(&transport.idle) = vec![(conn, Instant::now())];
+                }
+                assert_eq!(transport.text(&call(reserved, true)).await.unwrap_err().code(), code);
+            }
         }
     }
 
