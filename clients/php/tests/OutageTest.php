@@ -14,7 +14,9 @@ use Locksidecar\Exception\ProtocolError;
 use Locksidecar\Exception\SessionEnded;
 use Locksidecar\Exception\StoreUnavailable;
 use Locksidecar\Exception\Unavailable;
+use Locksidecar\Internal\Answer;
 use Locksidecar\Internal\AnswerParser;
+use Locksidecar\Internal\Call;
 use Locksidecar\Internal\EventConnection;
 
 /** The sidecar restarts, drains, hangs, is away, or is something else; answers are lost. */
@@ -145,6 +147,22 @@ final class OutageTest extends ClientCase
     }
 
     /** Proves: client lost answer */
+    public function testAnAcquireWhoseAnswerCannotBeRead(): void
+    {
+        $relay = new Relay($this->tasks, self::path());
+        $client = $this->client($relay->path);
+        $this->result($this->aside(function () use ($client, $relay): void {
+            $relay->spoil = 1;
+            self::thrown(ProtocolError::class, fn () => $client->acquire($this->key, wait: 0, bind: 'ttl', ttl: 3600));
+            $this->free($this->key);
+            $relay->spoil = 1;
+            self::thrown(ProtocolError::class, fn () => $client->acquireMany([$this->key, "$this->key:2"], wait: 0, bind: 'ttl', ttl: 3600));
+            $this->free($this->key);
+            $this->free("$this->key:2");
+        }));
+    }
+
+    /** Proves: client lost answer */
     public function testAReleaseWhoseAnswerIsLostMayBeCalledAgain(): void
     {
         $relay = new Relay($this->tasks, self::path());
@@ -258,6 +276,17 @@ final class OutageTest extends ClientCase
         $this->free($this->key);
         self::thrown(SessionEnded::class, fn () => $client->lock($this->key));
         self::thrown(LockLost::class, fn () => $lock->release());
+    }
+
+    public function testACallMakesNoConnectionForAClosedClient(): void
+    {
+        $client = $this->client();
+        $transport = (new \ReflectionProperty($client, 'transport'))->getValue($client);
+        $pauses = new Call('GET', '/v1', timeout: self::LONG, delay: 0.05);
+        $call = $this->aside(static fn () => $transport->perform($pauses, static fn (Answer $answer) => $answer->result()));
+        $client->close();
+        $ended = self::thrown(SessionEnded::class, fn () => $this->result($call));
+        self::assertStringContainsString('was closed', $ended->getMessage());
     }
 
     /** Its idle connections are gone, so the next call opens one. */

@@ -15,6 +15,8 @@ final class Relay
     public int $lose = 0;
     /** The number of answers to releases that it loses. */
     public int $loseReleases = 0;
+    /** The number of answers to acquires in whose place it writes what nobody can read. */
+    public int $spoil = 0;
     /** Whether it ends connections with releases, which do not arrive. */
     public bool $refuse = false;
     /** Whether it loses the client's questions for its locks. */
@@ -54,7 +56,7 @@ final class Relay
      */
     private function pass($client, $server): void
     {
-        $lost = false;
+        $lost = $acquires = false;
         while (true) {
             Poll::wait(['client' => $client, 'server' => $server], 3600);
             $question = (string) fread($client, 65_536);
@@ -68,6 +70,7 @@ final class Relay
                 }
                 if (!(str_starts_with($question, 'PATCH ') && $this->mute)) {
                     $lost = $lost || $this->loses($question);
+                    $acquires = preg_match('~^(PUT|POST /v1/locks)~', $question) === 1;
                     fwrite($server, $question);
                 }
             } elseif (feof($client) || feof($server) || ($answer !== '' && $lost)) {
@@ -77,7 +80,8 @@ final class Relay
                 return;
             }
             if ($answer !== '') {
-                fwrite($client, $answer);
+                $spoils = $acquires && $this->spoil > 0 && $this->spoil-- > 0;
+                fwrite($client, $spoils ? "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{not JSON" : $answer);
             }
         }
     }

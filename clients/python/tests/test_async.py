@@ -13,7 +13,17 @@ from typing import Any, ParamSpec, cast
 import pytest
 
 from conftest import LONG, Sidecar
-from locksidecar import AsyncClient, InvalidRequest, LockHeld, LockLost, NotHolder, Skipped, Unavailable, WaitTimeout
+from locksidecar import (
+    AsyncClient,
+    InvalidRequest,
+    LockHeld,
+    LockLost,
+    NotHolder,
+    SessionEnded,
+    Skipped,
+    Unavailable,
+    WaitTimeout,
+)
 from locksidecar._async_loss import LossCancels
 from locksidecar._async_transport import Connection, Stream
 
@@ -294,6 +304,45 @@ def test_one_loop_after_the_other(path: str, key: str) -> None:
 
     lock = asyncio.run(hold())
     asyncio.run(again())
+
+
+@in_loop
+async def test_close_ends_a_wait_on_a_connection_that_was_used_before(path: str, key: str) -> None:
+    async with two(path) as (one, closing), one.lock(key):
+        async with one.lock(f"{key}:a"), one.lock(f"{key}:b"):  # each of these waits has a connection
+            waits = [asyncio.create_task(closing.acquire(f"{key}:{name}", bind="ttl")) for name in "ab"]
+            await waiting(one, f"{key}:a")
+            await waiting(one, f"{key}:b")
+        for task in waits:
+            await (await task).release()
+        idle = len(closing._transport._idle)
+        waiter = asyncio.create_task(closing.acquire(key, bind="ttl"))
+        await waiting(one, key)
+        assert len(closing._transport._idle) == idle - 1
+        await closing.close()
+        with pytest.raises(SessionEnded, match="closed"):
+            await waiter
+        await waiting(one, key, 0)
+
+
+@in_loop
+async def test_a_call_makes_no_connection_for_a_closed_client(path: str, key: str) -> None:
+    async with two(path) as (one, closing):
+        connect = closing._transport._connect
+
+        async def meanwhile(*how: Any) -> Any:
+            await closing.close()
+            return await connect(*how)
+
+        async def closed() -> bool:
+            return len(closing._transport._sockets) == 0
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(closing._transport, "_connect", meanwhile)
+            with pytest.raises(SessionEnded, match="closed"):
+                await closing.acquire(key, bind="ttl")
+        assert (await one.get(key, fresh=True)).state == "free"
+        await until("its connection is closed", closed)
 
 
 @in_loop

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -336,6 +337,42 @@ def test_close_ends_the_waits(path: str, client: Client, key: str) -> None:
         closing.close()
         with pytest.raises(SessionEnded, match="closed"):
             waiter.result(LONG)
+
+
+def test_close_ends_a_wait_on_a_connection_that_was_used_before(path: str, client: Client, key: str) -> None:
+    with ThreadPoolExecutor(2) as pool, client.lock(key):
+        closing = Client(path)
+        with client.lock(f"{key}:a"), client.lock(f"{key}:b"):  # each of these waits has a connection
+            waits = [pool.submit(closing.acquire, f"{key}:{name}", bind="ttl") for name in "ab"]
+            waiting(client, f"{key}:a")
+            waiting(client, f"{key}:b")
+        for one in waits:
+            one.result(LONG).release()
+        idle = len(closing._transport._idle)
+        waiter = pool.submit(closing.acquire, key, bind="ttl")
+        waiting(client, key)
+        assert len(closing._transport._idle) == idle - 1
+        closing.close()
+        with pytest.raises(SessionEnded, match="closed"):
+            waiter.result(LONG)
+        until("nobody waits", lambda: client.get(key, fresh=True).queue_length == 0)
+
+
+def test_a_call_makes_no_connection_for_a_closed_client(
+    path: str, client: Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing = Client(path)
+    connect = closing._transport._connect
+
+    def meanwhile(limit: float | None) -> socket.socket:
+        closing.close()
+        return connect(limit)
+
+    monkeypatch.setattr(closing._transport, "_connect", meanwhile)
+    with pytest.raises(SessionEnded, match="closed"):
+        closing.acquire(key, bind="ttl")
+    assert len(closing._transport._sockets) == 0
+    assert client.get(key, fresh=True).state == "free"
 
 
 def test_a_deleted_client_ends_its_session(path: str, other: Client, key: str) -> None:

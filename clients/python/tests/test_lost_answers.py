@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import free
-from locksidecar import AsyncClient, Client, LockLost, Unavailable, _sync_lock
+from locksidecar import AsyncClient, Client, LockLost, SessionEnded, Unavailable, _sync_lock
 
 
 class Relay:
@@ -141,6 +141,28 @@ def test_a_call_without_an_answer_withdraws_its_grant(relay: Relay, path: str, k
             client.acquire_many([key, key + "2"], wait=0, bind=bind)  # type: ignore[arg-type]
         free(other, key)
         free(other, key + "2")
+
+
+def test_a_closed_client_withdraws_its_grant(
+    relay: Relay, path: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(path) as other:
+        closing = Client(relay.path)
+        closing.acquire("other").release()
+        closing._transport._drop_idle()
+        relay.lose = 1
+        connect = closing._transport._connect
+
+        def closes(limit: float | None) -> socket.socket:
+            if relay.lose == 0:  # the acquire has lost its answer, and goes on
+                closing.close()
+            return connect(limit)
+
+        monkeypatch.setattr(closing._transport, "_connect", closes)
+        with pytest.raises(SessionEnded, match="closed"):
+            closing.acquire(key, bind="ttl")
+        free(other, key)
+        assert sum(line.startswith(b"PUT ") for line in relay.asked) == 2
 
 
 def test_a_grant_with_a_request_id_of_the_app_stays(relay: Relay, key: str, monkeypatch: pytest.MonkeyPatch) -> None:

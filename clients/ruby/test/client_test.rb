@@ -273,6 +273,41 @@ class ClientTest < TestCase
     end
   end
 
+  def test_close_ends_a_wait_on_a_connection_that_was_used_before
+    closing = new_client
+    held = [key, "#{key}:a", "#{key}:b"].map { |name| other.acquire(name) }
+    # Each of these waits has a connection.
+    waits = held.drop(1).map { |lock| aside { closing.acquire(lock.key, bind: :ttl).release } }
+    held.drop(1).each { |lock| waiting(other, lock.key) }
+    held.drop(1).each(&:release)
+    waits.each { |wait| result(wait) }
+    idle = closing.transport.connections.instance_variable_get(:@idle)
+    before = idle.size
+    waiter = aside { assert_raises(Locksidecar::SessionEnded) { closing.acquire(key, bind: :ttl) } }
+    waiting(other, key)
+    assert_equal before - 1, idle.size
+    closing.close
+    assert_match(/was closed/, result(waiter).message)
+    waiting(other, key, 0)
+  end
+
+  def test_a_call_makes_no_connection_for_a_closed_client
+    closing = new_client
+    connections = closing.transport.connections
+    connections.define_singleton_method(:take) do |patience|
+      super(patience).tap do |connection, _|
+        connection.define_singleton_method(:open) do |*how|
+          closing.close
+          super(*how)
+        end
+      end
+    end
+    ended = assert_raises(Locksidecar::SessionEnded) { closing.acquire(key, wait: 0, bind: :ttl) }
+    assert_match(/was closed/, ended.message)
+    assert_equal 0, connections.size
+    assert_predicate other.get(key, fresh: true), :free?
+  end
+
   def test_description
     assert_includes client.describe.features, "sessions"
     assert_match(/\S/, client.describe.version)

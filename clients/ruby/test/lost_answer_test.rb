@@ -68,6 +68,33 @@ class LostAnswerTest < TestCase
     end
   end
 
+  def test_an_acquire_whose_answer_cannot_be_read_withdraws_its_grant
+    client = new_client(relay.path)
+    relay.spoil = 1
+    assert_raises(Locksidecar::ProtocolError) { client.acquire(key, wait: 0, bind: :ttl) }
+    free(other, key)
+    relay.spoil = 1
+    assert_raises(Locksidecar::ProtocolError) { client.acquire_many([key, "#{key}2"], wait: 0, bind: :ttl) { flunk } }
+    [key, "#{key}2"].each { |name| free(other, name) }
+  end
+
+  def test_a_closed_client_withdraws_its_grant
+    closing = new_client(relay.path)
+    closing.acquire("other").release
+    connections = closing.transport.connections
+    connections.drop_idle
+    relay.lose = 1
+    lost = relay.method(:lose)
+    connections.define_singleton_method(:take) do |patience|
+      closing.close if lost.call.zero? # the acquire has lost its answer, and goes on
+      super(patience)
+    end
+    ended = assert_raises(Locksidecar::SessionEnded) { closing.acquire(key, bind: :ttl) }
+    assert_match(/was closed/, ended.message)
+    free(other, key)
+    assert_equal 2, relay.asked.grep(/\APUT /).size
+  end
+
   def test_a_grant_with_a_request_id_of_the_app_stays
     client = new_client(relay.path)
     name = SecureRandom.uuid

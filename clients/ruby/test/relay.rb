@@ -7,16 +7,18 @@ require "tmpdir"
 class Relay
   attr_reader :path, :asked
   # The number of answers to acquires that it loses; of releases that it answers itself: the store is not available; of
-  # answers to releases that it loses; whether it loses the client's questions for its locks.
-  attr_accessor :lose, :refuse, :lose_releases, :mute
+  # answers to releases that it loses; of answers to acquires in whose place it writes what nobody can read; whether it loses
+  # the client's questions for its locks.
+  attr_accessor :lose, :refuse, :lose_releases, :spoil, :mute
 
   REFUSAL = '{"status":503,"code":"store_unavailable","detail":"no store"}'
+  UNREADABLE = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{not JSON"
 
   def initialize(upstream)
     @upstream = upstream
     @folder = Dir.mktmpdir("relay-")
     @path = File.join(@folder, "s.sock")
-    @lose = @refuse = @lose_releases = 0
+    @lose = @refuse = @lose_releases = @spoil = 0
     @mute = false
     @asked = [] # the first lines of the requests
     @sockets = []
@@ -75,12 +77,16 @@ class Relay
     end
   end
 
+  def spoils?
+    self.spoil -= 1 if spoil.positive? && @asked.last.start_with?("PUT ", "POST /v1/locks")
+  end
+
   def answer(client, server, lost)
     loop do
       data = server.readpartial(65_536)
       break if lost.any?
 
-      client.write(data)
+      client.write(spoils? ? UNREADABLE : data)
     end
   rescue IOError, SystemCallError
     nil

@@ -60,7 +60,9 @@ final class Acquire
 
                 return;
             } catch (SessionEnded $e) {
-                $this->call = $this->before = null;
+                if ($call->joins) { // its end frees them; without one, the client was closed
+                    $this->call = $this->before = null;
+                }
                 $call->session?->end();
                 $endurance->bridge($e, $call);
             } catch (NoAnswer|Draining $e) {
@@ -69,7 +71,9 @@ final class Acquire
                 }
                 $endurance->bridge($e, $call);
             } catch (LocksidecarException $e) {
-                $this->call = null;
+                if ($e->status !== null) { // an answer that cannot be read may be that of a grant
+                    $this->call = null;
+                }
                 throw $e;
             }
         }

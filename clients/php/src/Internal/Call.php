@@ -15,6 +15,8 @@ final class Call
     public ?Session $session;
     /** An earlier one may have been carried out, without an answer. */
     public bool $repeated = false;
+    /** A closed client makes it, too: by it close ends the session, or it withdraws. */
+    public bool $afterClose = false;
     /** When it was sent, by our clock; null: not yet. */
     public ?float $sent = null;
     private readonly string $body;

@@ -84,7 +84,7 @@ final class Transport
             throw $this->trouble->closed();
         }
 
-        return $this->performClosed($call, $taken);
+        return $this->make($call, $taken);
     }
 
     /**
@@ -98,17 +98,9 @@ final class Transport
      */
     public function performClosed(Call $call, callable $taken): mixed
     {
-        if ($call->delay > 0) {
-            Poll::sleep($call->delay);
-        }
-        if ($call->joins) {
-            $call->session = $this->openSession();
-        } elseif ($call->needs !== [] && $this->features === null) {
-            $this->describe();
-        }
-        $this->require($call);
+        $call->afterClose = true;
 
-        return $this->exchange($call, $taken);
+        return $this->make($call, $taken);
     }
 
     /** Makes a call whose answer is a stream of events, on a connection of its own. Returns it with its first event, which is not taken. */
@@ -345,6 +337,36 @@ final class Transport
      *
      * @return T
      */
+    private function make(Call $call, callable $taken): mixed
+    {
+        if ($call->delay > 0) {
+            Poll::sleep($call->delay);
+        }
+        if ($call->joins) {
+            $call->session = $this->openSession();
+        } elseif ($call->needs !== [] && $this->features === null) {
+            $this->describe();
+        }
+        $this->require($call);
+
+        return $this->exchange($call, $taken);
+    }
+
+    /** Throws if the client was closed, so that it must not send this call, nor send it once more. */
+    private function checkOpen(Call $call): void
+    {
+        if ($this->closed && !$call->afterClose) {
+            throw $call->sent === null ? $this->trouble->closed() : $this->trouble->broken('had not answered when this client was closed');
+        }
+    }
+
+    /**
+     * @template T
+     *
+     * @param callable(Answer): T $taken
+     *
+     * @return T
+     */
     private function exchange(Call $call, callable $taken): mixed
     {
         $began = Clock::now(); // the answer must come in its time, also on a connection that took long to open
@@ -357,7 +379,7 @@ final class Transport
 
                 return $taken($answer);
             } catch (Broken $e) {
-                if ($this->closed || !$call->again($reused, $e)) {
+                if (!$call->again($reused, $e)) {
                     throw $this->trouble->broken("broke the connection ({$e->getMessage()})");
                 }
                 $this->dropIdle(); // after a restart of the sidecar all are dead
@@ -377,6 +399,7 @@ final class Transport
     private function take(Call $call, float $began, bool $fresh): array
     {
         while (true) {
+            $this->checkOpen($call);
             if (!$fresh && $this->idle !== []) {
                 return [array_pop($this->idle), true];
             }
@@ -385,6 +408,7 @@ final class Transport
             $opened = false;
             try {
                 $connection->open($call->timeout === null ? null : $began + $call->timeout);
+                $this->checkOpen($call); // meanwhile
                 $opened = true;
 
                 return [$connection, false];

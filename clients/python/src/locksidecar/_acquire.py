@@ -92,7 +92,8 @@ class Acquire:
                 operation.granted(_granted(value))  # here, because Ctrl-C may interrupt an exporter
                 return value
             except errors.SessionEnded as e:
-                self._call = self._before = None
+                if call.joins:  # its end frees them; without one, the client was closed
+                    self._call = self._before = None
                 call.session_ended()
                 patience.bridge(e, call)
             except errors.ApiError as e:
@@ -134,9 +135,10 @@ class Acquire:
             try:
                 for entry in mine:
                     entry.unanswered = True
-                value = (
-                    yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
-                ).result()
+                release = Call(
+                    "DELETE", target, timeout=timeout, session=call.session, context=call.context, after_close=True
+                )
+                value = (yield release).result()
                 for entry in mine:
                     entry.give_back(value)
             except (errors.NoAnswer, errors.SessionEnded):

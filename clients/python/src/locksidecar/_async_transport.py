@@ -310,6 +310,7 @@ class AsyncTransport:
     async def _take(self, make: _Make[Conn], call: Call, patience: _fork.Patience) -> tuple[Conn, bool]:
         """Returns a connection, and whether a call was made on it before. The caller uses it before other tasks run."""
         while True:
+            self.core.check_open(call)
             idle = patience.take(self._idle)
             if idle is not None:
                 return cast(Any, idle), True
@@ -320,7 +321,13 @@ class AsyncTransport:
                 await self._wait_for_turn(patience)
                 continue
             try:
-                return await self._connect(make, call.left()), False
+                connection = await self._connect(make, call.left())
+                try:
+                    self.core.check_open(call)  # meanwhile
+                except errors.LocksidecarError:
+                    connection.abort()
+                    raise
+                return connection, False
             except OSError as e:
                 if not patience.try_again(e, len(self._sockets)):
                     raise self.core.unreachable(e) from e

@@ -25,8 +25,8 @@ UNSET = Unset()
 class Call:
     """One request, and how it is made."""
 
-    __slots__ = ("began", "body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
-                 "session", "target", "timeout", "waits")  # fmt: skip
+    __slots__ = ("after_close", "began", "body", "context", "delay", "joins", "method", "needs", "repeatable",
+                 "repeated", "sent", "session", "target", "timeout", "waits")  # fmt: skip
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Call:
         waits: bool = False,
         delay: float = 0.0,
         context: Any = None,
+        after_close: bool = False,
     ) -> None:
         self.method = method
         self.target = target
@@ -55,6 +56,7 @@ class Call:
         self.waits = waits  # the sidecar may answer late, so it leaves a connection for the calls that end waits
         self.delay = delay  # seconds before it is made
         self.context = context  # of its trace; None: the current one
+        self.after_close = after_close  # a closed client makes it, too: by it close ends the session, or it withdraws
         self.sent = 0.0  # time.monotonic() when it was sent; 0.0: not yet
         self.began = 0.0  # time.monotonic() when its time began, before a connection was made
 

@@ -126,6 +126,12 @@ class Core:
         """The error of a closed client."""
         return errors.SessionEnded(410, "session_ended", "this client was closed; make another")
 
+    def check_open(self, call: Call) -> None:
+        """Raises if the client was closed, so that it must not send this call, nor send it once more."""
+        if not self.closed or call.after_close:
+            return
+        raise self.broken("had not answered when this client was closed") if call.sent else self.is_closed()
+
     def unreachable(self, cause: OSError) -> errors.NoAnswer:
         """The error if a connection cannot be made."""
         if not self.endpoint.path and cause.errno != errno.EMFILE:
@@ -439,7 +445,8 @@ class Core:
     def end_session(self, session: Session) -> Steps[None]:
         """Ends the session. When this returns, its locks are free, or end with their leases if the store failed."""
         try:
-            yield Call("DELETE", f"/v1/sessions/{quote(session.id, safe='')}", timeout=self.timeout, repeatable=False)
+            target = f"/v1/sessions/{quote(session.id, safe='')}"
+            yield Call("DELETE", target, timeout=self.timeout, repeatable=False, after_close=True)
         except errors.LocksidecarError:
             pass  # the end of its stream ends it too
 

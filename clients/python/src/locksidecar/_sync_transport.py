@@ -172,6 +172,7 @@ class Transport:
     def _take(self, call: Call, patience: _fork.Patience) -> tuple[socket.socket, _fork.Turn | None]:
         """Returns a connection, and the turn of a new one; None: a call was made on it before."""
         while True:
+            self.core.check_open(call)
             sock = patience.take(self._idle)
             if sock is not None:
                 return sock, None
@@ -185,7 +186,13 @@ class Transport:
                         woken.wait(max(min(patience.left(), self._turns.LOOK), 0))
                 continue
             try:
-                return self._connect(call.left()), turn
+                sock = self._connect(call.left())
+                try:
+                    self.core.check_open(call)  # meanwhile
+                except BaseException:
+                    self._sockets.close(sock)
+                    raise
+                return sock, turn
             except OSError as e:
                 turn.over()
                 if not patience.try_again(e, len(self._sockets)):

@@ -66,7 +66,7 @@ module Locksidecar
         end
         @transport.perform(call) { |answer| take(call, answer.result) }
       rescue SessionEnded => e
-        @call = @before = nil
+        @call = @before = nil if call.joins # its end frees them; without one, the client was closed
         call.session_ended
         endurance.bridge(e, call)
         retry
@@ -74,8 +74,8 @@ module Locksidecar
         @call = nil if e.is_a?(Draining)
         endurance.bridge(e, call)
         retry
-      rescue Error
-        @call = nil
+      rescue Error => e
+        @call = nil if e.status # an answer that cannot be read may be that of a grant
         raise
       end
     end

@@ -14,6 +14,8 @@ module Locksidecar
     attr_accessor :timeout
     # An earlier one may have been carried out, without an answer.
     attr_accessor :repeated
+    # A closed client makes it, too: by it close ends the session, or it withdraws.
+    attr_accessor :after_close
     # Lines of the context that it is sent with; nil: of this thread's.
     attr_writer :headers
     # When it was sent, by our clock; nil: not yet.
@@ -28,7 +30,7 @@ module Locksidecar
       @body = body.nil? ? "" : JSON.generate(body)
       @timeout, @joins, @session, @needs, @repeatable, @waits = timeout, joins, session, needs, repeatable, waits
       @delay, @headers, @fresh = delay, headers, fresh
-      @repeated = false
+      @repeated = @after_close = false
       @sent = nil
     end
 

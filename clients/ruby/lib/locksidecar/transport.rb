@@ -32,19 +32,13 @@ module Locksidecar
       Forks.check
       raise trouble.closed if closed
 
-      perform_closed(call, &taken)
+      make(call, &taken)
     end
 
     # As `perform`, also for a closed client.
     def perform_closed(call, &taken)
-      sleep(call.delay) if call.delay.positive?
-      if call.joins
-        call.session = open_session
-      elsif call.needs.any? && !features
-        describe
-      end
-      require_features(call)
-      exchange(call, &taken)
+      call.after_close = true
+      make(call, &taken)
     end
 
     # Makes a call whose answer is an event stream, on a connection of its own. The block gets the stream, in a part that
@@ -131,6 +125,24 @@ module Locksidecar
       raise Unsupported.new(lacking, @version) if lacking
     end
 
+    def make(call, &taken)
+      sleep(call.delay) if call.delay.positive?
+      if call.joins
+        call.session = open_session
+      elsif call.needs.any? && !features
+        describe
+      end
+      require_features(call)
+      exchange(call, &taken)
+    end
+
+    # Raises if the client was closed, so that it must not send this call, nor send it once more.
+    def check_open(call)
+      return if !closed || call.after_close
+
+      raise call.sent ? trouble.broken("had not answered when this client was closed") : trouble.closed
+    end
+
     def exchange(call, &taken)
       data = call.encode(endpoint)
       began = Clock.now
@@ -178,13 +190,14 @@ module Locksidecar
     # that it is closed. Raises what the app gets. After its first byte a call raises what the system says.
     def connect(call, began, patience)
       loop do
+        check_open(call)
         connection = reused = nil
         Interrupts.whole do
           connection, reused = @connections.take(patience)
           yield connection, reused if connection
         end
         next await_turn(call, began, patience) unless connection
-        return if open?(connection, call, began, patience)
+        return check_open(call) if open?(connection, call, began, patience)
 
         sleep(Patience::PAUSE)
       end
