@@ -339,7 +339,9 @@ def test_close_ends_the_waits(path: str, client: Client, key: str) -> None:
             waiter.result(LONG)
 
 
-def test_close_ends_a_wait_on_a_connection_that_was_used_before(path: str, client: Client, key: str) -> None:
+def test_close_ends_a_wait_on_a_connection_that_was_used_before(
+    path: str, client: Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ThreadPoolExecutor(2) as pool, client.lock(key):
         closing = Client(path)
         with client.lock(f"{key}:a"), client.lock(f"{key}:b"):  # each of these waits has a connection
@@ -352,9 +354,18 @@ def test_close_ends_a_wait_on_a_connection_that_was_used_before(path: str, clien
         waiter = pool.submit(closing.acquire, key, bind="ttl")
         waiting(client, key)
         assert len(closing._transport._idle) == idle - 1
+        connects: list[float | None] = []
+        connect = closing._transport._connect
+
+        def counted(limit: float | None) -> socket.socket:
+            connects.append(limit)
+            return connect(limit)
+
+        monkeypatch.setattr(closing._transport, "_connect", counted)
         closing.close()
         with pytest.raises(SessionEnded, match="closed"):
             waiter.result(LONG)
+        assert len(connects) == 1  # for the withdrawal
         until("nobody waits", lambda: client.get(key, fresh=True).queue_length == 0)
 
 
