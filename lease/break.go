@@ -69,11 +69,11 @@ func (m *Manager) recallElsewhere(ctx context.Context, key string) error {
 	}
 	was, may, err := kept()
 	if err != nil || !may {
-		return nil //nolint:nilerr // the request itself tells what is wrong
+		return nil // the request itself tells what is wrong
 	}
 	stream, err := m.watches.Open(key, func(Event) {})
 	if err != nil {
-		return nil //nolint:nilerr // this sidecar has too many watches: the holder that the store knows is asked
+		return nil // this sidecar has too many watches: the holder that the store knows is asked
 	}
 	defer stream.Close()
 	now := was

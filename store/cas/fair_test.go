@@ -174,7 +174,7 @@ func TestEachRequestHasAConnection(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			s := space.View(store.Identity{Namespace: "n", Instance: name})
 			ask := asked("of "+name, opened(t, s))
-			defer s.Stop()
+			t.Cleanup(s.Stop)
 			for range 5 { // a repeat relies on what it reads
 				work.Go(func() {
 					answers, err := s.Acquire(t.Context(), []store.Ask{ask})

@@ -10,11 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// LeastUses is how often kept keys must be taken within hearPeriod, so that to hear recalls has paid, and how often sessions here must have wanted a key again
+// before, within as long.
+const LeastUses = 10
+
 const (
-	// hearPeriod is for how long the store hears recalls before it is judged whether that has paid. LeastUses is how often kept keys must be taken
-	// meanwhile, and how often sessions here must have wanted a key again before, within as long.
+	// hearPeriod is for how long the store hears recalls before it is judged whether that has paid.
 	hearPeriod = 10 * time.Second
-	LeastUses  = 10
 	// mostUses limits how often they must have wanted one after periods that did not pay.
 	mostUses = 64 * LeastUses
 )
