@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -67,23 +68,31 @@ func (m *model) tell(k *modelLock, of *modelHold, e store.Event) {
 // signal stops or breaks one holder, or all if the signal has no token.
 func (m *model) signal(g store.Signal) store.ClaimStatus {
 	k := m.lock(g.Key)
-	status := store.UnknownToken
+	status, earlier := store.UnknownToken, len(m.hints)
+	holdEnded := false
 	for _, h := range k.holds() {
 		if m.keeps(h) && (g.Token == 0 || g.Token == h.token) {
-			m.signalOne(k, h, g)
+			holdEnded = m.signalOne(k, h, g) || holdEnded
 			status = store.Holds
 		}
+	}
+	// A break ends grants one after the other, and the end of one may show that the lease of another is dead. If that one's hold is broken, too, nobody waits for
+	// its end any more.
+	if !holdEnded && !slices.ContainsFunc(k.holds(), m.onHold) {
+		ofDeaths := slices.DeleteFunc(slices.Clone(m.hints[earlier:]), func(w modelAsker) bool { return w.Key == k.key })
+		m.hints = append(m.hints[:earlier], ofDeaths...)
 	}
 	return status
 }
 
-func (m *model) signalOne(k *modelLock, h *modelHold, g store.Signal) {
+// signalOne sends a request to one holder. It reports whether the request has ended a hold, which the waiters are told.
+func (m *model) signalOne(k *modelLock, h *modelHold, g store.Signal) (holdEnded bool) {
 	l := h.lease
 	asked := l.renewed && !l.dead
 	switch {
 	case g.Kind == store.Stop:
 		if h.stopping != nil && sameReason(h.stopping.reason, g.Reason) {
-			return
+			return false
 		}
 		if h.stopping != nil {
 			k.again[h.token] = append(k.again[h.token], g.Reason)
@@ -100,6 +109,7 @@ func (m *model) signalOne(k *modelLock, h *modelHold, g store.Signal) {
 	case m.onHold(h):
 		h.hold = time.Time{}
 		m.hint(k)
+		holdEnded = true
 	}
 	if asked {
 		if l.signals == nil {
@@ -107,6 +117,7 @@ func (m *model) signalOne(k *modelLock, h *modelHold, g store.Signal) {
 		}
 		l.signals[modelSignal{g.Key, h.token, g.Kind}] = g.Reason
 	}
+	return holdEnded
 }
 
 func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
