@@ -154,15 +154,15 @@ func timely(err error) error {
 
 // The errors of Windows. Its syscall.ECONNRESET and the like are numbers that Go has made up, and no call returns them.
 const (
-	wsaConnAborted = syscall.Errno(10053)
-	wsaConnReset   = syscall.Errno(10054)
-	wsaConnRefused = syscall.Errno(10061)
-	wsaExhausted   = syscall.Errno(10024)
+	errWSAConnAborted = syscall.Errno(10053)
+	errWSAConnReset   = syscall.Errno(10054)
+	errWSAConnRefused = syscall.Errno(10061)
+	errWSAExhausted   = syscall.Errno(10024)
 )
 
 // isBroken reports whether the sidecar has ended a connection.
 func isBroken(err error) bool {
-	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET, wsaConnAborted, wsaConnReset}, func(end error) bool {
+	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET, errWSAConnAborted, errWSAConnReset}, func(end error) bool {
 		return errors.Is(err, end)
 	})
 }

@@ -308,11 +308,11 @@ func isOfDial(err error) bool {
 }
 
 func isExhausted(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, wsaExhausted)
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, errWSAExhausted)
 }
 
 func isRefused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, wsaConnRefused)
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errWSAConnRefused)
 }
 
 func isCode(err error, codes ...string) bool {

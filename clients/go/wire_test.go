@@ -269,7 +269,7 @@ func TestAnOldSidecar(t *testing.T) {
 // ErrUnavailable is any sidecar that cannot serve now. A limit is another thing.
 func TestUnavailable(t *testing.T) {
 	for _, code := range []string{"draining", "store_unavailable", "limit"} {
-		c := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		c := fake(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "3")
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = fmt.Fprintf(w, `{"code":%q,"detail":"not now"}`, code)
@@ -280,7 +280,7 @@ func TestUnavailable(t *testing.T) {
 			t.Errorf("%s: %+v", code, err)
 		}
 	}
-	c := fake(t, func(w http.ResponseWriter, r *http.Request) { cut(w) })
+	c := fake(t, func(w http.ResponseWriter, _ *http.Request) { cut(w) })
 	if _, err := c.Get(t.Context(), "k"); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("connection_lost: %v", err)
 	}
