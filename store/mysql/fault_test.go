@@ -279,7 +279,7 @@ func TestIdleSendsNothing(t *testing.T) {
 		{"a poller, idle", poller, false, false, false, "off", 0, 0},
 		{"a poller with a lease", poller, false, false, true, "polling", 4, 100},           // three looks, and a try to sleep
 		{"a poller that wants to keep keys", poller, false, true, true, "polling", 4, 100}, // so it keeps none
-		{"a poller while somebody waits", poller, true, false, true, "polling", 101, 1200}, // 50 looks/s on an idle machine, some more in the beginning, and a try to sleep
+		{"a poller while somebody waits", poller, true, false, true, "polling", 200, 1200}, // 50 looks/s, some more in the beginning, and a try to sleep
 		{"idle", sleeper, false, false, false, "off", 0, 0},
 		{"asleep with a lease", sleeper, false, false, true, "listening", 0, 2 * (1 + look)},        // at most two sleeps of 2s begin in 3s
 		{"asleep while keys are kept", sleeper, false, true, true, "listening", 5, 2 * (1 + look)},  // and at least one
@@ -289,11 +289,17 @@ func TestIdleSendsNothing(t *testing.T) {
 		if is.keeps {
 			await.Until(t, is.what+": the sleeper alone hears recalls", func() bool { return is.r.Hears() == (is.r == sleeper) })
 		}
-		before, earlier := count(), early.Load()
-		time.Sleep(3 * time.Second) // the measure is a time
-		n := count() - before - 1   // this one
-		if most := is.most + look*int(early.Load()-earlier); n < is.least || n > most {
-			t.Errorf("%s: %d statements in 3s, want %d to %d", is.what, n, is.least, most)
+		for tries := 1; ; tries++ {
+			before, earlier := count(), early.Load()
+			time.Sleep(3 * time.Second) // the measure is a time
+			n := count() - before - 1   // this one
+			if n < is.least && tries < 3 {
+				continue // a machine that was busy for a moment; one that polls seldom never has the least
+			}
+			if most := is.most + look*int(early.Load()-earlier); n < is.least || n > most {
+				t.Errorf("%s: %d statements in 3s, want %d to %d", is.what, n, is.least, most)
+			}
+			break
 		}
 	}
 }
