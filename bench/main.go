@@ -127,7 +127,7 @@ func parse() (options, error) {
 	flag.BoolVar(&o.grows, "growth", false, "measure how cost grows instead of the goals")
 	flag.BoolVar(&o.profiles, "profile", false, "profile the sidecar instead of measuring the goals")
 	flag.BoolVar(&o.sweep, "sweep", false, "watch how much the table of locks grows instead of measuring the goals")
-	flag.BoolVar(&o.fleet, "fleet", false, "measure fleets of sidecars in one process instead of the goals; -only postgres,etcd,redis,crowd are the parts")
+	flag.BoolVar(&o.fleet, "fleet", false, "measure fleets of sidecars in one process instead of the goals; -only postgres,etcd,redis,crowd,views are the parts")
 	flag.BoolVar(&o.node, "node", false, "measure the lock server of a node beside a sidecar in each of its pods, instead of the goals")
 	flag.IntVar(&o.minutes, "minutes", 20, "with -sweep: how long")
 	flag.IntVar(&o.most, "upto", 0, "with -growth and -fleet: the largest step, all when 0; with -node: the pods, 200 when 0; with -sweep: how many rows there are before, ten million when 0")

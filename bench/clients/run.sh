@@ -64,7 +64,7 @@ trap cleanup EXIT
 make --no-print-directory build >&2
 for language in "${languages[@]}"; do "prepare_$language" >&2; done
 
-LOCKSIDECAR_SOCKET=$folder/sidecar.sock LOCKSIDECAR_STORE=memory:// bin/locksidecar serve >"$folder/sidecar.log" 2>&1 & pids+=($!)
+LOCKSIDECAR_SOCKET=$folder/sidecar.sock LOCKSIDECAR_STORE_URL=memory:// bin/locksidecar serve >"$folder/sidecar.log" 2>&1 & pids+=($!)
 # Redisson takes no Unix socket, so it has a port of this machine.
 port=$(python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
 redis-server --bind 127.0.0.1 --port "$port" --unixsocket "$folder/redis.sock" --save '' --appendonly no >"$folder/redis.log" 2>&1 & pids+=($!)
