@@ -16,7 +16,7 @@ import (
 var notRead = []string{".git", ".bin", "node_modules", "clients", "site", "test/mutants", "test/campaign", "test/vocabulary"}
 
 // TestWords: the code does not use the words that CONTRIBUTING.md replaces, neither in comments nor as a part of a name. make prose looks for
-// them in the documents.
+// them in the documents. Reading alone does not keep them out: the test was once taken away for a day, and new code had such names again.
 func TestWords(t *testing.T) {
 	text, err := os.ReadFile(top + "site/vale/Plain/Words.yml")
 	if err != nil {
