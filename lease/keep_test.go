@@ -811,6 +811,40 @@ func TestATakerIsAskedToStop(t *testing.T) {
 	})
 }
 
+// A request to stop watches a key that another sidecar may only keep, and so learns whether it has a holder. A sidecar that watches too much refuses no request:
+// it asks the holder whom the store knows.
+// Proves: promise 17, trap kept key
+func TestAStopFromASidecarThatWatchesTooMuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		b := a.another(keeping, with(func(c *types.Config) { c.MaxWaiters = 1 }))
+		other := b.watch(nil, "other")
+		var limit *LimitError
+		if _, _, err := b.m.Watch(context.Background(), nil, "k", func(Event) {}); !errors.As(err, &limit) {
+			t.Fatalf("another watch: %v", err)
+		}
+		s := a.explicitSession()
+		asked := 0
+		for _, g := range []types.Grant{a.mayKeep(s, "k"), {}} {
+			if g.Token == 0 {
+				a.keeps(s, "k")
+				g = a.takes(s, "k") // the store knows the holder before
+			}
+			if !a.has("k").Kept {
+				t.Fatal("the key may not be kept")
+			}
+			b.must(b.m.AskToStop(context.Background(), "k", 0, nil))
+			time.Sleep(soon)
+			asked++
+			if told := a.stops(); len(told) != asked || told[asked-1].Token != g.Token {
+				t.Errorf("told %+v, want token %d", told, g.Token)
+			}
+			a.release(s, g)
+		}
+		other.stop()
+	})
+}
+
 // A break at this sidecar finds a token that only an app here knows.
 // Proves: trap kept key
 func TestABreakFindsATakenToken(t *testing.T) {
