@@ -80,7 +80,8 @@ impl Builder {
         self
     }
 
-    /// How long waits and event streams go on in an outage of the sidecar. Default: 30 s; [`Duration::ZERO`]: not at all.
+    /// How long waits and event streams go on in an outage of the sidecar. Default: 30 s; [`Duration::ZERO`]: not at all,
+    /// [`Duration::MAX`]: for ever.
     pub fn reconnect(mut self, most: Duration) -> Builder {
         self.reconnect = Some(most);
         self

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, Notify};
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -212,21 +212,26 @@ impl Inner {
         let handle = runtime.handle().clone();
         let (sender, stopped) = oneshot::channel();
         let core = self.core.clone();
-        std::thread::Builder::new()
-            .name("locksidecar".to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    let _ = stopped.await;
-                    core.departures.finish().await;
-                });
-                // Its tasks may hold each other, so all of them are dropped here, with their connections.
-                drop(runtime);
-                if let Some(session) = core.shut() {
-                    session.end();
-                }
-                core.transport.close(closed());
-            })
-            .map_err(failed)?;
+        // Given to the thread when that is there. Else it would be dropped here, which panics in a task of the app.
+        let (give, take) = std::sync::mpsc::sync_channel::<Runtime>(1);
+        let started = std::thread::Builder::new().name("locksidecar".to_owned()).spawn(move || {
+            let Ok(runtime) = take.recv() else { return };
+            runtime.block_on(async {
+                let _ = stopped.await;
+                core.departures.finish().await;
+            });
+            // Its tasks may hold each other, so all of them are dropped here, with their connections.
+            drop(runtime);
+            if let Some(session) = core.shut() {
+                session.end();
+            }
+            core.transport.close(closed());
+        });
+        if let Err(e) = started {
+            runtime.shutdown_background();
+            return Err(failed(e));
+        }
+        let _ = give.send(runtime);
         *stop = Some(sender);
         Ok(self.core.handle.get_or_init(|| handle))
     }
@@ -379,6 +384,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     pub fn new(limit: Option<Duration>) -> Patience {
+        let limit = limit.filter(|limit| Instant::now().checked_add(*limit).is_some()); // what no clock reaches is no limit
         Patience { limit, until: None, next: FIRST_PAUSE }
     }
 
@@ -388,7 +394,7 @@ impl Patience {
         if let Some(limit) = self.limit {
             let now = Instant::now();
             if self.until.is_none() {
-                (self.until, wait) = (Some(now + limit), FIRST_PAUSE);
+                (self.until, wait) = (now.checked_add(limit), FIRST_PAUSE);
             }
             let left = self.until.map_or(limit, |until| until.saturating_duration_since(now));
             if left.is_zero() {
@@ -405,5 +411,16 @@ impl Patience {
     pub fn renew(&mut self) {
         self.until = None;
         self.next = FIRST_PAUSE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A limit that no clock reaches is none: it ends nothing, and does not panic.
+    #[tokio::test]
+    async fn patience_without_an_end() {
+        assert!(Patience::new(Some(Duration::MAX)).pause().await);
     }
 }

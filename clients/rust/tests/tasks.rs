@@ -336,6 +336,20 @@ fn starved() {
     });
 }
 
+/// A thread that cannot be started is the error of a call, and no panic in the app's task.
+#[test]
+fn a_client_without_its_thread() {
+    // No thread gets such a stack.
+    child(&Sidecar::start(&[]), "has_no_thread", "export RUST_MIN_STACK=70368744177664;");
+}
+
+#[tokio::test]
+#[ignore = "a_client_without_its_thread runs it, in a process of its own"]
+async fn has_no_thread() {
+    let e = Client::new().connect().await.unwrap_err();
+    assert!(matches!(e, Error::Unavailable(_)) && e.to_string().contains("thread"), "{e}");
+}
+
 /// A process that ends has no locks any more, also if it forgets its guards.
 #[tokio::test]
 async fn a_process_that_ends_frees_its_locks() {
