@@ -109,7 +109,7 @@ campaign-clients: ## A long campaign of the clients: make campaign-clients STORE
 	test/campaign/run.sh clients
 
 mutants: ## Break one rule after the other, and check that a test fails each time (takes long; ONLY=reap-early,no-history)
-	test/deps.sh go python ruby php node java && go run ./test/mutants $(if $(ONLY),-only '$(ONLY)')
+	test/deps.sh go python ruby php node java rust && go run ./test/mutants $(if $(ONLY),-only '$(ONLY)')
 
 bench: ## Measure the goals of bench/README.md and write bench/RESULTS.md
 	test/deps.sh go && go run ./bench -write $(BENCH_ARGS)

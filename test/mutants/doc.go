@@ -11,6 +11,7 @@
 // The test of a client in another language is a file and a function in it:
 //
 //	# Test: ./clients/ruby/test/tcp_test.rb test_mistakes
+//	# Test: ./clients/rust/src/transport.rs no_connection_after_a_call_was_sent
 //
 // The program works on a copy of the repository, as it lies there with all that is not
 // committed. It sees that the tests are green as things are; then it applies each patch,

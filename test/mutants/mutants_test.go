@@ -29,7 +29,7 @@ func testsOf(t *testing.T, pkg string) map[string]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^(?:func|\s*def|\s*public function|  void|  Stream<DynamicTest>) (\w+)|^\s*test\("([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:func|\s*(?:async )?fn|\s*def|\s*public function|  void|  Stream<DynamicTest>) (\w+)|^\s*test\("([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
 			found[m[1]+m[2]] = true
 		}
 	}
@@ -130,6 +130,9 @@ func TestJudgeClient(t *testing.T) {
 		"no node":        {out: "# tests 0\n# pass 0\n# fail 0\n", wrong: true},
 		"surefire green": {out: "[INFO] Tests run: 1, Failures: 0, Errors: 0, Skipped: 0\n"},
 		"surefire red":   {out: "[ERROR] Tests run: 1, Failures: 1, Errors: 0, Skipped: 0\n[ERROR]   TcpTest.x:7 no\n", ended: ended, red: true, said: "[ERROR]   TcpTest.x:7 no"},
+		"cargo green":    {out: "running 1 test\n.\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 0.00s\n\n"},
+		"cargo red":      {out: "thread 'x' panicked at src/x.rs:7:9:\nassertion `left == right` failed\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 9 filtered out; finished in 0.00s\n\n", ended: ended, red: true, said: "assertion `left == right` failed"},
+		"no cargo":       {out: "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 0.00s\n\n", wrong: true},
 		"no surefire":    {out: "[ERROR] No tests matching pattern\n", ended: ended, wrong: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,12 +56,26 @@ func (g *ground) compile(ctx context.Context, pkg string) (binary string, err er
 
 // compilers are the commands that compile a client and its tests, by the ending of the test's file, in the client's folder. The packages that Node needs are
 // those of the repository.
-var compilers = map[string]func(from string) []string{
-	".ts": func(from string) []string {
+var compilers = map[string]func(from, file string) []string{
+	".ts": func(from, _ string) []string {
 		const all = `ln -sfn "$0" node_modules && node_modules/.bin/tsc -p tsconfig.json && node_modules/.bin/tsc -p test/tsconfig.json`
 		return []string{"sh", "-c", all, filepath.Join(from, clients, "node", "node_modules")}
 	},
-	".java": func(string) []string { return []string{"mvn", "-q", "-B", "-ntp", "-pl", "client", "test-compile"} },
+	".java": func(string, string) []string {
+		return []string{"mvn", "-q", "-B", "-ntp", "-pl", "client", "test-compile"}
+	},
+	".rs": func(from, file string) []string { return append(cargo(from, file), "--no-run") },
+}
+
+// cargo is the command that compiles the tests of a file of the client for Rust. Their folder is not that of the repository, whose next build would take what
+// is compiled here for its own.
+func cargo(from, file string) []string {
+	tests := []string{"--lib"}
+	if filepath.Dir(file) == "tests" {
+		tests = []string{"--test", strings.TrimSuffix(filepath.Base(file), ".rs")}
+	}
+	command := []string{"env", "CARGO_TARGET_DIR=" + filepath.Join(from, ".bin", "mutants-rust"), "cargo", "test", "-q", "--locked", "--all-features"}
+	return append(command, tests...)
 }
 
 // compileClient compiles a client in another language, if that is to be compiled.
@@ -70,9 +84,9 @@ func (g *ground) compileClient(ctx context.Context, pkg string) error {
 	if compiler == nil {
 		return nil
 	}
-	argv := compiler(g.from)
+	folder, file, _ := strings.Cut(strings.TrimPrefix(pkg, clients), "/")
+	argv := compiler(g.from, file)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	folder, _, _ := strings.Cut(strings.TrimPrefix(pkg, clients), "/")
 	cmd.Dir = filepath.Join(g.top, clients, folder)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("it does not compile: %s", bytes.TrimSpace(out))
@@ -125,6 +139,12 @@ var runners = map[string]func(from, file, name string) []string{
 	".java": func(_, file, name string) []string {
 		class := strings.TrimSuffix(filepath.Base(file), ".java")
 		return []string{"mvn", "-B", "-ntp", "-pl", "client", "surefire:test", "-Dtest=" + class + "#" + name}
+	},
+	".rs": func(from, file, name string) []string {
+		if module, ok := strings.CutPrefix(file, "src/"); ok {
+			name = strings.ReplaceAll(strings.TrimSuffix(module, ".rs"), "/", "::") + "::tests::" + name
+		}
+		return append(cargo(from, file), "--", "--exact", name)
 	},
 }
 
@@ -206,10 +226,10 @@ func (v *verdict) judge(out string, ended error) error {
 }
 
 var (
-	// counts is what a runner says of the tests that it ran: pytest, minitest, PHPUnit, Node, Maven.
-	counts = regexp.MustCompile(`(?m)^(?:=*\s*)?(\d+ (?:failed|passed)\b.*|[1-9]\d* runs, .*|OK \(\d+ tests?, .*|Tests: [1-9].*|# (?:pass|fail) [1-9]\d*|\[\w+\] Tests run: [1-9].*)$`)
+	// counts is what a runner says of the tests that it ran: pytest, minitest, PHPUnit, Node, Maven, Cargo.
+	counts = regexp.MustCompile(`(?m)^(?:=*\s*)?(\d+ (?:failed|passed)\b.*|[1-9]\d* runs, .*|OK \(\d+ tests?, .*|Tests: [1-9].*|# (?:pass|fail) [1-9]\d*|\[\w+\] Tests run: [1-9].*|test result: .* [1-9]\d* (?:passed|failed);.*)$`)
 	// reason is what a failed test says.
-	reason = regexp.MustCompile(`(?m)^(?:E +|\S+Error: |\S+Exception: |Failed asserting |Expected |Locksidecar\S+: |Mutant\S* |\s+error: '|\[ERROR\]   ).*$`)
+	reason = regexp.MustCompile(`(?m)^(?:E +|\S+Error: |\S+Exception: |Failed asserting |Expected |Locksidecar\S+: |Mutant\S* |\s+error: '|assertion |\[ERROR\]   ).*$`)
 )
 
 // timedOut is what `timeout` returns.
