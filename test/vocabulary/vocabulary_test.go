@@ -155,12 +155,54 @@ func there(t *testing.T, at string, o *other, has []string) {
 	}
 }
 
-// TestArguments: the order of arguments has its reason in each language.
+// signatures are where a language has its calls with a function, and which of their arguments are the options and the function.
+type signatures struct {
+	pattern           string // its group is the arguments
+	options, function string
+	files             []string
+}
+
+var calls = map[string]signatures{
+	"python": {`(?s)def (?:once|lead)\(\s*self,\s*(.*?)\) -> T`, `\*`, `\b(?:function|on_lead)\b`, []string{"clients/python/src/locksidecar/_sync.py", "clients/python/src/locksidecar/_async.py"}},
+	"node":   {`(?m)^  (?:once|lead|lock)<T>\((.*\boptions\b.*)\): Promise`, `\boptions\b`, `\brun\b`, []string{"clients/node/src/client.ts"}},
+	"java":   {`(?s)\b(?:once|lead)\(\s*([^)]*\bLockOptions options\b[^)]*)\)`, `\boptions\b`, `\b(?:work|task)\b`, []string{"clients/java/client/src/main/java/io/github/locksidecar/LockClient.java"}},
+	"ruby":   {`(?m)^    def (?:once|lead|lock): (.*)$`, `\?\w+:`, `\{`, []string{"clients/ruby/sig/locksidecar.rbs"}},
+	"go":     {`(?m)^func (?:Once\[T any\]|\(c \*Client\) (?:Do|Lead))\((.*)\) `, `\bopts\b`, `\brun\b`, []string{"clients/go/client.go", "clients/go/lead.go", "clients/go/once.go"}},
+	"php":    {`(?s)public function (?:once|lead|withLock)\((.*?)\): mixed`, `\bmixed\b`, `\$work\b`, []string{"clients/php/src/Client.php"}},
+	"rust":   {`(?m)^    pub async fn (?:once|lead|lock)<[^(]*>\(&self, (.*\bkey\b.*)\) ->`, `\boptions\b`, `\bwork\b`, []string{"clients/rust/src/work.rs"}},
+}
+
+// order says in which order the arguments of a call come.
+func (s *signatures) order(arguments string) string {
+	patterns := map[string]string{"ctx": `^ctx\b`, "key": `\bkey\b`, "options": s.options, "function": s.function}
+	at := map[string]int{}
+	var names []string
+	for name, pattern := range patterns {
+		if place := regexp.MustCompile(pattern).FindStringIndex(arguments); place != nil {
+			at[name] = place[0]
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return at[a] - at[b] })
+	return strings.Join(names, ", ")
+}
+
+// TestArguments: calls with a function have their arguments in the order that the file gives with its reason.
 func TestArguments(t *testing.T) {
 	words, _ := read(t)
-	for _, language := range []string{"python", "node", "java", "ruby", "go", "php", "rust"} {
-		if a := words.Arguments[language]; a.Order == "" || a.Why == "" {
-			t.Errorf("%s: %+v", language, a)
+	for language, s := range calls {
+		a := words.Arguments[language]
+		if a.Why == "" {
+			t.Errorf("%s: %+v has no reason", language, a)
+		}
+		all := found(t, s.pattern, s.files...)
+		if len(all) < 2 { // once and lead
+			t.Errorf("%s: only %q", language, all)
+		}
+		for _, arguments := range all {
+			if order := s.order(arguments); order != a.Order {
+				t.Errorf("%s: %s: these are %q, want %q", language, arguments, order, a.Order)
+			}
 		}
 	}
 }
