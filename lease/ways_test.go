@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestWays: each file and function that docs/how-it-works.md names on the way of a call exists, and each that store/cas/doc.go names in its flows.
+// TestWays: each file and function that docs/how-it-works.md names on the way of a call exists, each type that it links to, and each function that
+// store/cas/doc.go names in its flows.
 func TestWays(t *testing.T) {
 	text, err := os.ReadFile("../docs/how-it-works.md")
 	if err != nil {
@@ -24,6 +25,16 @@ func TestWays(t *testing.T) {
 	for _, row := range rows {
 		for name := range strings.SplitSeq(row[2], ", ") {
 			wantFunction(t, "../"+row[1], strings.Trim(name, "`"))
+		}
+	}
+	types := regexp.MustCompile(`\[\w+\.(\w+)\]\((\.\./[^)]+\.go)\)`).FindAllStringSubmatch(string(text), -1)
+	if len(types) < 3 {
+		t.Errorf("only %q", types)
+	}
+	for _, named := range types {
+		code, err := os.ReadFile(named[2])
+		if err != nil || !regexp.MustCompile(`(?m)^type `+named[1]+` `).Match(code) {
+			t.Errorf("%s has no type %s (%v)", named[2], named[1], err)
 		}
 	}
 	text, err = os.ReadFile("../store/cas/doc.go")
