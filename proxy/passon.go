@@ -27,7 +27,10 @@ import (
 //
 // Each call has a connection of its own to the other server, which is first asked whether it knows the session. One byte behind the call tells it that
 // the caller has left: the other server ends the call if that is possible, and hands a grant back, also after it has answered. A connection that ends without this byte
-// says nothing: if this server is killed, its caller may have read the answer, and the session keeps the lock. A call that may wait takes a place in the server's room for it.
+// says nothing: if this server is killed, its caller may have read the answer, and the session keeps the lock.
+//
+// A call that may get locks, and so may wait, takes a second place in this server's room, and one at the other server, among its connections of the pod. If either has
+// none, the call is refused with the limit. Other calls need no place. A connection passes on one call at a time, so a pod has no more of them than connections.
 //
 // Event streams are not passed on.
 func (k *call) passedOn() (passed bool, p *wire.Problem) {
@@ -63,6 +66,18 @@ func (k *call) passedOn() (passed bool, p *wire.Problem) {
 		return false, wire.Problemf(wire.CodeStoreUnavailable, "the lock server that may have this session did not answer: the call was not carried out; repeat it")
 	}
 	return false, nil
+}
+
+// takePlace lets a call that another server passes on wait, if there is room for it here.
+func (k *call) takePlace() *wire.Problem {
+	if k.c.Kind != conn.Passed || !k.acquires() {
+		return nil
+	}
+	p := k.c.TakePlace()
+	if p != nil {
+		p.Detail = "the lock server that is being replaced has " + p.Detail
+	}
+	return p
 }
 
 // acquires reports a call that may get locks.

@@ -329,3 +329,49 @@ func TestPassedOnCallsCountTwice(t *testing.T) {
 	await.Until(t, "its places are free", func() bool { return room.Used() == 1 })
 	two.do("PUT", "/v1/locks/b", "", joins).want(t, 200, "")
 }
+
+// A call that is passed on and may wait needs a place at the old server, among the connections of the pod and of the node. Without one it is refused with the limit, and
+// a release goes on. A pod has no more of them than it may have connections.
+// Proves: threat flood, promise 7
+func TestTheOldServerHasALimit(t *testing.T) {
+	room := NewRoom(2)
+	for name, limit := range map[string]func(*Config){
+		"of the pod":  func(c *Config) { c.MaxConns = 2 },
+		"of the node": func(c *Config) { c.Room = room },
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(tempDir(t), "b")
+			old := start(t, limit, func(c *Config) { c.Beside = socket })
+			f := start(t, func(c *Config) {
+				c.Others = func() ([]string, error) { return []string{socket}, nil }
+				c.MaxConns = 3
+			})
+			_, id := old.explicit() // its event stream has a place
+			joins := "Lock-Session: " + id
+			old.locks.take(t, "taken")
+			one, two, three := f.dial(), f.dial(), f.dial()
+			token := two.do("PUT", "/v1/locks/a", "", joins).json["token"]
+			old.streamsOnly()
+			one.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, joins)
+			await.Receive(t, old.locks.waiting, "the wait")
+
+			refused := two.do("PUT", "/v1/locks/b", "", joins)
+			refused.want(t, 429, "limit")
+			refused.detail(t, "the lock server that is being replaced has too many connections")
+			three.do("GET", "/v1/locks/a", "", joins).want(t, 200, "")
+			two.do("DELETE", fmt.Sprintf("/v1/locks/a?token=%.0f", token), "", joins).want(t, 200, "")
+			more := f.dial().do("PUT", "/v1/locks/b", "", joins)
+			more.want(t, 429, "limit")
+			more.detail(t, "too many connections: 3 are open")
+
+			_ = one.Close()
+			await.Receive(t, old.locks.abandoned, "the end of the wait")
+			old.streamsOnly()
+			two.do("PUT", "/v1/locks/b", "", joins).want(t, 200, "")
+			old.Stop()
+			if used := room.Used(); used != 0 {
+				t.Errorf("%d places are taken by nobody", used)
+			}
+		})
+	}
+}

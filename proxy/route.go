@@ -59,6 +59,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	// a server is replaced, in the one that has its session.
 	p := k.admit()
 	if p == nil {
+		p = k.takePlace()
+	}
+	if p == nil {
 		var passed bool
 		if passed, p = k.passedOn(); !passed && p == nil {
 			p = k.route()

@@ -23,6 +23,8 @@ const (
 	// ownFiles are descriptors for the process itself: its sockets and their locks, the log, the store's listener, the collector of
 	// traces, and a password file that is read.
 	ownFiles = 32
+	// filesOnNode are the descriptors of a connection in node mode: its call may be passed on to the server before, by a connection of its own.
+	filesOnNode = 2
 	// fewestConns is the least number of connections that is worth a start.
 	fewestConns = 8
 
@@ -44,8 +46,8 @@ func fileLimit() int64 {
 
 // maxConns is how many connections of apps are served at a time, because each session and waiting call may need one. GOMEMLIMIT
 // and the limit on descriptors reduce it: refusing a connection is better than a killed sidecar, or one that cannot
-// dial its store. Both lose all locks.
-func maxConns(cfg config.Config, memory, files int64, log *slog.Logger) int {
+// dial its store. Both lose all locks. each is how many descriptors a connection may need.
+func maxConns(cfg config.Config, memory, files, each int64, log *slog.Logger) int {
 	wanted := int64(4*cfg.MaxSessions + cfg.MaxWaiters)
 	fit := min(wanted, connsThatFit(memory))
 	if fit < wanted {
@@ -56,7 +58,7 @@ func maxConns(cfg config.Config, memory, files int64, log *slog.Logger) int {
 	if cfg.TCPTokenFile != "" {
 		others += proxy.StrangersConns
 	}
-	if left := max(fewestConns, files-int64(others)); left < fit {
+	if left := max(fewestConns, (files-int64(others))/each); left < fit {
 		log.Warn("the limit on open files limits the connections", "connections", left, "without", fit, "setting", "ulimit -n", "limit", files)
 		fit = left
 	}

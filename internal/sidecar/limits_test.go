@@ -17,20 +17,21 @@ func TestMaxConns(t *testing.T) {
 	t.Parallel()
 	cfg := config.Config{MaxSessions: 1000, MaxWaiters: 10_000, PoolMaxConns: 4}
 	for _, c := range []struct {
-		memory, files int64
-		want          int
+		memory, files, each int64
+		want                int
 	}{
-		{math.MaxInt64, math.MaxInt64, 14_000},
-		{1 << 30, 1 << 20, 14_000},
-		{100 << 20, 1 << 20, 1706}, // what the manifests set
-		{1, 1 << 20, 1},
-		{math.MaxInt64, 1024, 792},
-		{math.MaxInt64, 256, 24},
-		{math.MaxInt64, 16, fewestConns},
-		{100 << 20, 1024, 792},
+		{math.MaxInt64, math.MaxInt64, 1, 14_000},
+		{1 << 30, 1 << 20, 1, 14_000},
+		{100 << 20, 1 << 20, 1, 1706}, // what the manifests set
+		{1, 1 << 20, 1, 1},
+		{math.MaxInt64, 1024, 1, 792},
+		{math.MaxInt64, 256, 1, 24},
+		{math.MaxInt64, 16, 1, fewestConns},
+		{100 << 20, 1024, 1, 792},
+		{math.MaxInt64, 1024, filesOnNode, 396},
 	} {
-		if got := maxConns(cfg, c.memory, c.files, slog.New(slog.DiscardHandler)); got != c.want {
-			t.Errorf("with %d bytes and %d files: %d connections, not %d", c.memory, c.files, got, c.want)
+		if got := maxConns(cfg, c.memory, c.files, c.each, slog.New(slog.DiscardHandler)); got != c.want {
+			t.Errorf("with %d bytes and %d files, %d for each: %d connections, not %d", c.memory, c.files, c.each, got, c.want)
 		}
 	}
 }

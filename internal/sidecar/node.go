@@ -123,7 +123,7 @@ func RunNode(ctx, hurry context.Context, o Options) error {
 
 	keepHeapFloor(o.Lookup)
 	n.memory = watchShares(min(memoryLimit(), memoryWithout), n.log)
-	n.room = proxy.NewRoom(maxConns(everyone(o.Config), memoryLimit(), fileLimit(), n.log))
+	n.room = proxy.NewRoom(maxConns(everyone(o.Config), memoryLimit(), fileLimit(), filesOnNode, n.log))
 	n.tel.Metrics.Calls.Observe(n.room.Used)
 	return n.serve(ctx, hurry, name)
 }

@@ -157,7 +157,7 @@ func (s *sidecar) proxyConfig(encrypted *tls.Config, authorized func([]byte) boo
 		Tracer:  s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, TLS: encrypted, Authorized: authorized, AdminAddr: cfg.AdminAddr,
-		MaxConns: maxConns(cfg, memoryLimit(), fileLimit(), s.log), MaxBody: cfg.MaxBody, MaxBodies: int(min(memoryLimit()/bodyShare, maxBodies)),
+		MaxConns: maxConns(cfg, memoryLimit(), fileLimit(), 1, s.log), MaxBody: cfg.MaxBody, MaxBodies: int(min(memoryLimit()/bodyShare, maxBodies)),
 		MemoryLow: memoryLow(min(memoryLimit(), memoryWithout), s.log),
 	}
 }

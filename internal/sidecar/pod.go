@@ -130,7 +130,7 @@ func (n *node) leaseConfig(p *pod) lease.Config {
 
 func (n *node) proxyConfig(p *pod) proxy.Config {
 	cfg, may := n.Config, n.policy.rightsOf(p.volume.Pod)
-	room := maxConns(cfg, memoryLimit(), fileLimit(), slog.New(slog.DiscardHandler))
+	room := maxConns(cfg, memoryLimit(), fileLimit(), filesOnNode, slog.New(slog.DiscardHandler))
 	return proxy.Config{
 		Locks: p.locks, Logger: p.log, Version: n.Version, Namespace: p.noted.Namespace, TTL: cfg.TTL,
 		AllowForce: may.Force, OneNamespace: !may.OtherNamespaces,

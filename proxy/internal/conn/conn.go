@@ -72,8 +72,9 @@ type Conn struct {
 	closed bool
 	// evicted: closed to make room for another connection. Set.mu guards it.
 	evicted bool
-	// unproven: it has not shown a token yet. Set.mu guards it, and only the serving goroutine changes it.
-	unproven bool
+	// unproven: it has not shown a token yet. placeless: it is another server's, and has no place among those of apps. Set.mu guards them, and only the serving
+	// goroutine changes them.
+	unproven, placeless bool
 
 	// wanted is the read deadline that should be set. deadline is the one that the socket has. Zero means none.
 	wanted, deadline time.Time
@@ -92,7 +93,7 @@ type Conn struct {
 }
 
 func newConn(s *Set, nc net.Conn, k Kind) *Conn {
-	c := &Conn{Conn: nc, under: nc, Kind: k, Born: time.Now(), set: s, inHead: true, unbegun: true}
+	c := &Conn{Conn: nc, under: nc, Kind: k, Born: time.Now(), set: s, inHead: true, unbegun: true, placeless: k == Passed}
 	if k == TCP {
 		noticeSilence(nc, s.cfg.Silence)
 		if s.cfg.TLS != nil {

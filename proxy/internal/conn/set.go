@@ -81,8 +81,8 @@ func (r *Room) Leave() {
 	}
 }
 
-// MaxServed is the greatest number of connections that are served at a time.
-func (c Config) MaxServed() int { return c.MaxConns + MaxServedOthers + MaxServedStrangers }
+// MaxServed is the greatest number of connections that are served at a time. Those without a place are as many as those with one.
+func (c Config) MaxServed() int { return 2*c.MaxConns + MaxServedOthers + MaxServedStrangers }
 
 // Timeouts are the time limits of a connection.
 type Timeouts struct {
@@ -120,8 +120,8 @@ type Set struct {
 	conns   map[*Conn]struct{}
 	counts  [kinds]int
 	refused int
-	// unproven counts those that have not shown a token yet.
-	unproven int
+	// unproven counts those that have not shown a token yet, and placeless those of other servers whose calls need no place.
+	unproven, placeless int
 }
 
 // NewSet makes a set. own makes a connection's owner. serve serves it until it closes, or becomes a stream.
@@ -201,6 +201,12 @@ func (s *Set) countIn(c *Conn) (admitted bool, refusal *wire.Problem) {
 		c.wanted = c.Born.Add(s.cfg.Timeouts.Request)
 		s.conns[c] = struct{}{}
 		return true, nil
+	case c.placeless && s.placeless >= s.cfg.MaxConns:
+		c.placeless, c.Refusal = false, wire.Problemf(wire.CodeLimit, "too many calls that another server passes on: %d", s.placeless)
+	case c.placeless:
+		s.placeless++
+		s.conns[c] = struct{}{}
+		return true, nil
 	case c.Kind == Unix && !s.allowed(c.Peer):
 		c.Refusal = wire.Problemf(wire.CodeForbidden, "this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.Peer.UID)
 	case s.apps() >= s.cfg.MaxConns || !s.cfg.Room.Enter():
@@ -247,12 +253,37 @@ func (c *Conn) Prove() *wire.Problem {
 	s := c.set
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.apps() >= s.cfg.MaxConns || !s.cfg.Room.Enter() {
-		return s.tooMany()
+	if p := s.takePlace(TCP); p != nil {
+		return p
 	}
 	c.unproven = false
 	s.unproven--
-	s.counts[TCP]++
+	return nil
+}
+
+// TakePlace makes a connection of another server count as one of an app, because its call may wait. Its other calls need no place: they are soon over, and a release
+// must not fail because calls wait.
+func (c *Conn) TakePlace() *wire.Problem {
+	if !c.placeless {
+		return nil
+	}
+	s := c.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.takePlace(Passed); p != nil {
+		return p
+	}
+	c.placeless = false
+	s.placeless--
+	return nil
+}
+
+// takePlace counts a connection among those of apps. The caller holds s.mu.
+func (s *Set) takePlace(k Kind) *wire.Problem {
+	if s.apps() >= s.cfg.MaxConns || !s.cfg.Room.Enter() {
+		return s.tooMany()
+	}
+	s.counts[k]++
 	return nil
 }
 
@@ -281,6 +312,8 @@ func (s *Set) forget(c *Conn) {
 		s.refused--
 	case c.unproven:
 		s.unproven--
+	case c.placeless:
+		s.placeless--
 	default:
 		s.counts[c.Kind]--
 		if c.Kind != Admin {
