@@ -402,7 +402,8 @@ func TestKilledPlugin(t *testing.T) {
 	}
 	p.kill()
 	unknown := p.folder().Pod("0123456789abcdef0123456789abcdef") // killed between the folder and its description
-	if err := os.Mkdir(unknown, 0o755); err != nil {
+	damaged := p.folder().Volumes() + "/fedcba9876543210fedcba9876543210.json"
+	if err := errors.Join(os.Mkdir(unknown, 0o755), os.WriteFile(damaged, []byte(`{"id":"csi`), 0o640)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -412,7 +413,8 @@ func TestKilledPlugin(t *testing.T) {
 	eventually(t, "what is left of the pod that is gone to be removed", func() bool {
 		_, err := p.folder().Read(gone.key())
 		_, folder := os.Lstat(unknown)
-		return errors.Is(err, os.ErrNotExist) && errors.Is(folder, os.ErrNotExist)
+		_, description := os.Lstat(damaged)
+		return errors.Is(err, os.ErrNotExist) && errors.Is(folder, os.ErrNotExist) && errors.Is(description, os.ErrNotExist)
 	})
 	gone.leavesNothing()
 	whole.publish()

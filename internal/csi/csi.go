@@ -18,6 +18,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/internal/hostfolder"
 )
 
 const (
@@ -167,13 +168,20 @@ func (s *service) sweepOnce() {
 		}
 		s.Log.Info("a pod is gone, and its volume is removed", attributes(v)...)
 	}
-	s.sweepFolders()
+	s.sweepUnused(volumes)
 }
 
-// sweepFolders removes folders of pods that no description is for: a crash came between the two.
-func (s *service) sweepFolders() {
+// sweepUnused removes what no volume needs, whose description can be read or not: damaged descriptions, unfinished ones, and folders of pods without a description.
+func (s *service) sweepUnused(readable map[hostfolder.Key]hostfolder.Volume) {
 	s.mu.Lock() // no publish is between its folder and its description
 	defer s.mu.Unlock()
+	unread, err := s.Folder.Unread(readable)
+	for _, k := range unread {
+		err = errors.Join(err, s.forgetDamaged(k))
+	}
+	if err := errors.Join(err, s.Folder.ForgetUnfinished()); err != nil {
+		s.Log.Warn("cannot remove all damaged descriptions of volumes", "error", err)
+	}
 	keys, err := s.Folder.Undescribed()
 	if err != nil {
 		s.Log.Warn("cannot see the folders of all pods", "error", err)
@@ -183,6 +191,18 @@ func (s *service) sweepFolders() {
 			s.Log.Warn("cannot remove a folder that belongs to no pod", "folder", s.Folder.Pod(k), "error", err)
 		}
 	}
+}
+
+// forgetDamaged removes the description of a volume if it is damaged, and no pod has the volume mounted. See package hostfolder. The caller holds s.mu.
+func (s *service) forgetDamaged(k hostfolder.Key) error {
+	if _, err := s.Folder.Read(k); !errors.Is(err, hostfolder.ErrDamaged) {
+		return nil
+	}
+	if mounted, err := isMounted(k); err != nil || mounted {
+		return err
+	}
+	s.Log.Warn("the description of a volume is damaged, and no pod has the volume: removing it", "key", string(k))
+	return s.Folder.Forget(k)
 }
 
 func hasEntries(folder string) bool {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,21 @@ func isSame(a, b string) bool {
 	}
 	other, err := os.Lstat(b) //nolint:gosec // the same
 	return err == nil && os.SameFile(one, other)
+}
+
+// isMounted reports whether the folder of a volume is mounted somewhere. The system's list shows of each mount which folder it is, under its path in its file system.
+func isMounted(k hostfolder.Key) (bool, error) {
+	const folder = 3 // the fourth field of a line
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) <= folder || strings.HasSuffix(fields[folder], "/"+string(k)) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // unmountAll unmounts everything at the target path. A path that is missing, or is no mount, is no error. A mount that somebody on the node

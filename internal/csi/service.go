@@ -4,6 +4,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -82,6 +83,9 @@ func unfinished(format string, args ...any) error {
 func (s *service) describe(v hostfolder.Volume) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.forgetDamaged(v.Key()); err != nil {
+		return unfinished("the description of the volume is damaged, and cannot be removed: %v", err)
+	}
 	// Limits are those of a volume's socket, so a pod has one.
 	published, err := s.Folder.Published()
 	switch {
@@ -101,7 +105,10 @@ func (s *service) describe(v hostfolder.Volume) error {
 	if err := relabel(s.Folder.Pod(v.Key())); err != nil {
 		return unfinished("cannot label the pod's folder for SELinux: %v", err)
 	}
-	if err := s.Folder.Describe(v, s.User); err != nil {
+	switch err := s.Folder.Describe(v, s.User); {
+	case errors.Is(err, hostfolder.ErrDamaged):
+		return unfinished("the volume is mounted, so its pod may hold locks, and its description is damaged: delete the pod: %v", err)
+	case err != nil:
 		return unfinished("cannot describe the volume: %v", err)
 	}
 	return nil

@@ -69,6 +69,79 @@ func unreadableDescription(t *testing.T, dir string) {
 	}
 }
 
+// A damaged description is removed when no pod has the volume mounted, by the sweep, or by the kubelet's next publish. One that is mounted stays, and so does one that another
+// version may have written.
+// Proves: promise 10
+func TestDamagedDescriptions(t *testing.T) {
+	asRoot(t, damagedDescriptions)
+}
+
+func damagedDescriptions(t *testing.T, dir string) {
+	t.Helper()
+	s := &service{Config: Config{Folder: hostfolder.Folder(dir + "/h"), User: os.Getuid(), Kubelet: dir + "/k", Log: slog.New(slog.DiscardHandler)}}
+	if err := errors.Join(s.Folder.Make(s.User), os.MkdirAll(s.pods()+"/whole", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	volume := func(id string) hostfolder.Volume {
+		return hostfolder.Volume{ID: id, Target: s.pods() + "/" + id + "/volumes/kubernetes.io~csi/locks/mount", Pod: hostfolder.Pod{Namespace: "shop", Name: id, UID: id}}
+	}
+	file := func(k hostfolder.Key, end string) string { return s.Folder.Volumes() + "/" + string(k) + end }
+	described := func(id, as string) hostfolder.Key {
+		k := volume(id).Key()
+		if err := errors.Join(s.Folder.MakePod(k, s.User), os.WriteFile(file(k, ".json"), []byte(as), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	whole := volume("whole")
+	if err := errors.Join(s.Folder.MakePod(whole.Key(), s.User), s.describe(whole)); err != nil {
+		t.Fatal(err)
+	}
+	gone := []hostfolder.Key{described("half", `{"id":"half","tar`), described("empty", ""), described("zeros", "\x00\x00")}
+	stay := []hostfolder.Key{whole.Key(), described("later", `{"version":2,"volumes":["later"]}`), described("other form", `{"pod":"shop/web"}`)}
+	mounted := described("mounted", "{")
+	unfinished := file(volume("unfinished").Key(), ".json.new")
+	if err := errors.Join(os.WriteFile(unfinished, []byte("{"), 0o600), bind(s.Folder.Pod(mounted), mkdir(t, dir+"/target"))); err != nil {
+		t.Fatal(err)
+	}
+
+	s.sweepOnce()
+	is := func(path string) bool { _, err := os.Lstat(path); return err == nil }
+	for _, k := range gone {
+		if s.Folder.IsPublished(k) || is(s.Folder.Pod(k)) {
+			t.Errorf("the damaged description %s is left", k)
+		}
+	}
+	for _, k := range append(stay, mounted) {
+		if !s.Folder.IsPublished(k) || !is(s.Folder.Pod(k)) {
+			t.Errorf("the description %s is removed", k)
+		}
+	}
+	if is(unfinished) {
+		t.Error("an unfinished description is left")
+	}
+	if err := s.describe(volume("mounted")); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "delete the pod") {
+		t.Errorf("a publish of the mounted volume: %v", err)
+	}
+	// The pod ends.
+	if err := unmountAll(dir + "/target"); err != nil {
+		t.Fatal(err)
+	}
+	if s.sweepOnce(); s.Folder.IsPublished(mounted) || is(s.Folder.Pod(mounted)) {
+		t.Error("the description is left when the volume is not mounted any more")
+	}
+
+	// The kubelet's publish says again whose the volume is. It does not wait for the sweep.
+	again := volume("again")
+	described("again", "{")
+	if err := s.describe(again); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := s.Folder.Read(again.Key()); err != nil || v.Pod != again.Pod {
+		t.Errorf("described as %+v, %v", v, err)
+	}
+}
+
 // A plugin that waits for the end of another one changes nothing: the folders may have another user while that one serves.
 func TestWaitingPluginChangesNothing(t *testing.T) {
 	t.Parallel()

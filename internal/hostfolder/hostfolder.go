@@ -15,6 +15,12 @@
 // A description is written before the mount, and removed after the unmount. So each mount has a description, also after a crash. A
 // description without a mount is a publish that is half done: the kubelet asks again, or the pod's folder goes and csi removes it.
 //
+// # A damaged description
+//
+// One that is no JSON says nothing: a full disk, or an error of somebody. While the folder is mounted, a server may serve its pod, so the description stays until the kubelet unpublishes
+// the volume, and a server that cannot read it does not claim to serve all pods. Otherwise no app can call, and csi removes it: the kubelet says again whose the volume is when it
+// publishes it. Every version writes JSON. So what another one wrote is not damaged, and csi removes it only when the kubelet asks.
+//
 // # Another user
 //
 // If the servers get another user, csi gives it the folders of the pods, and lets it read the descriptions. It gives it nothing that a server has made: root would have to look into a folder
@@ -28,6 +34,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -45,6 +52,8 @@ const (
 	Socket = "locksidecar.sock"
 
 	descriptionEnd = ".json"
+	// unfinishedEnd is behind the name of a description that is being written.
+	unfinishedEnd = ".new"
 	// maxDescription limits the bytes of a description that are read.
 	maxDescription = 16 << 10
 	// keyBytes is half of a hash. Paths of sockets must be short.
@@ -80,6 +89,9 @@ type Pod struct {
 	UID            string `json:"uid"`
 	ServiceAccount string `json:"serviceAccount"`
 }
+
+// ErrDamaged says that a description is no JSON.
+var ErrDamaged = errors.New("the description is damaged")
 
 // maxObjectName is Kubernetes' limit.
 const maxObjectName = 253
@@ -191,7 +203,7 @@ func (f Folder) Describe(v Volume, group int) error {
 		return err
 	}
 	path := f.description(v.Key())
-	fresh := path + ".new"
+	fresh := path + unfinishedEnd
 	if err := errors.Join(os.WriteFile(fresh, text, 0o640), os.Lchown(fresh, 0, group)); err != nil { //nolint:gosec // the server's group reads it
 		return err
 	}
@@ -212,7 +224,7 @@ func (f Folder) IsPublished(k Key) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// Read reads the description of a volume. Error: [fs.ErrNotExist].
+// Read reads the description of a volume. Errors: [fs.ErrNotExist], [ErrDamaged].
 func (f Folder) Read(k Key) (v Volume, err error) {
 	file, err := os.Open(f.description(k))
 	if err != nil {
@@ -222,13 +234,21 @@ func (f Folder) Read(k Key) (v Volume, err error) {
 	if info, err := file.Stat(); err != nil || info.Size() > maxDescription {
 		return v, errors.Join(err, fmt.Errorf("%s has more than %d bytes", file.Name(), maxDescription))
 	}
-	if err := json.NewDecoder(file).Decode(&v); err != nil {
+	switch err := json.NewDecoder(file).Decode(&v); {
+	case isNoJSON(err):
+		return v, fmt.Errorf("%s: %w: %w", file.Name(), ErrDamaged, err)
+	case err != nil:
 		return v, fmt.Errorf("%s: %w", file.Name(), err)
 	}
 	if v.Key() != k {
 		return v, fmt.Errorf("%s describes another volume: %s at %s", file.Name(), v.ID, v.Target)
 	}
 	return v, nil
+}
+
+func isNoJSON(err error) bool {
+	_, wrong := errors.AsType[*json.SyntaxError](err)
+	return wrong || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // Published lists the published volumes. The error joins those of descriptions that cannot be read.
@@ -264,6 +284,18 @@ func (f Folder) Unread(published map[Key]Volume) (keys []Key, err error) {
 		}
 	}
 	return keys, err
+}
+
+// ForgetUnfinished removes what is left of descriptions that were not written to their end. Nobody may be writing one.
+func (f Folder) ForgetUnfinished() error {
+	entries, err := os.ReadDir(f.Volumes())
+	errs := []error{err}
+	for _, entry := range entries {
+		if strings.HasSuffix(entry.Name(), descriptionEnd+unfinishedEnd) {
+			errs = append(errs, os.Remove(filepath.Join(f.Volumes(), entry.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Undescribed lists the folders of pods that have no description.
