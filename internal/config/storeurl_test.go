@@ -221,3 +221,35 @@ func TestShort(t *testing.T) {
 		}
 	}
 }
+
+// Two lock servers of a node compare where their locks are: by the database and the hosts, whatever the user, the password and the encryption are.
+func TestPlace(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		raw, store, hosts string
+	}{
+		{"memory://", "memory", "[]"},
+		{"postgres://u:secret@a:5433,b/locks?sslmode=require", "postgres locks", "[a:5433 b:5432]"},
+		{"postgresql://other@a:5433,b:5432/locks?sslmode=prefer", "postgres locks", "[a:5433 b:5432]"},
+		{"postgres://u:secret@a", "postgres u", "[a:5432]"}, // the default database
+		{"postgres:///locks?host=/run/pg&user=u", "postgres locks", "[/run/pg:5432]"},
+		{"mysql://u:secret@a,b:3307/locks?tls=true", "mysql locks", "[a:3306 b:3307]"},
+		{"mysql://other:secret@a,b:3307/others", "mysql others", "[a:3306 b:3307]"},
+		{"etcd://a:1,b/deep/locks/", "etcd /deep/locks/", "[a:1 b:2379]"},
+		{"etcds://u:secret@a:1,b/deep/locks", "etcd /deep/locks/", "[a:1 b:2379]"},
+		{"etcd://a", "etcd /locksidecar/", "[a:2379]"},
+		{"redis://:secret@a", "redis 0", "[a:6379]"},
+		{"rediss://u:secret@a/3", "redis 3", "[a:6379]"},
+		{"redis+sentinel://:secret@a,b:1/main/2", "redis main/2", "[a:26379 b:1]"},
+		{"redis+sentinel://a,b:1/other/2", "redis other/2", "[a:26379 b:1]"},
+		{"redis+cluster://u:secret@a,b:1", "redis 0", "[a:6379 b:1]"},
+	} {
+		cfg, _, err := Load(FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": c.raw}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if store, hosts := cfg.Store.Place(); store != c.store || fmt.Sprint(hosts) != c.hosts {
+			t.Errorf("%s: %q at %s, want %q at %s", c.raw, store, hosts, c.store, c.hosts)
+		}
+	}
+}

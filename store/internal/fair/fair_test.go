@@ -150,3 +150,34 @@ func TestManyUsers(t *testing.T) {
 		t.Errorf("%d places were taken of %d; left: %+v", most.Load(), places, p)
 	}
 }
+
+// A place that is free is taken at once, and nobody takes one while others wait. Who has waited is counted, with the time.
+func TestTryEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &crowd{t: t, places: New[string](0)} // at least one
+		if !c.places.TryEnter() || c.places.TryEnter() {
+			t.Fatal("there is not one place")
+		}
+		c.waits("a", "a1")
+		c.waits("b", "b1")
+		if a, b, none := c.places.Waiting("a"), c.places.Waiting("b"), c.places.Waiting("c"); a != 1 || b != 1 || none != 0 {
+			t.Errorf("%d, %d and %d calls wait", a, b, none)
+		}
+		time.Sleep(time.Second)
+		c.leave(1)
+		c.want("a1")
+		if c.places.TryEnter() {
+			t.Error("a place that is taken is given away")
+		}
+		c.leave(1)
+		c.want("a1", "b1")
+		if calls, all := c.places.Waited(); calls != 2 || all != 2*time.Second {
+			t.Errorf("%d calls have waited for %s", calls, all)
+		}
+		c.leave(1)
+		c.calls.Wait()
+		if !c.places.TryEnter() {
+			t.Error("the place has not come back")
+		}
+	})
+}
