@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
 // lockServer is a running `locksidecar node`.
@@ -112,6 +113,9 @@ func (v podVolume) socket() string {
 	v.p.t.Cleanup(func() { _ = dir.Close() })
 	return fmt.Sprintf("/proc/self/fd/%d/locksidecar.sock", dir.Fd())
 }
+
+// direct is the path of the pod's socket without its mount, for another process.
+func (v podVolume) direct() string { return v.p.folder().Socket(v.key()) }
 
 func (v podVolume) app() *app {
 	v.p.t.Helper()
@@ -217,6 +221,81 @@ func TestNodePolicy(t *testing.T) {
 	bad := launchNode(t, p, o)
 	if code := bad.wait(); code != 78 || !strings.Contains(bad.log.String(), "LOCKSIDECAR_NODE_POLICY_FILE") || !strings.Contains(bad.log.String(), "serviceAccounts[0]") {
 		t.Errorf("exit code %d: %s", code, bad.log)
+	}
+}
+
+// TestNodeShowsOtherNamespaces: the policy lets the pods of a service account see the counts of all namespaces, and their locks if the store's role may only read. So the console at such a
+// pod's socket shows them. At any other pod's, it shows the pod's namespace alone.
+// Proves: threat other pod, threat other namespace
+func TestNodeShowsOtherNamespaces(t *testing.T) {
+	t.Parallel()
+	dir := nodeFolder(t)
+	policy := dir + "/policy.yaml"
+	if err := os.WriteFile(policy, []byte("serviceAccounts:\n- {namespace: ops, name: default, otherNamespaces: true}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	database := ownServer(t)
+	makeRoles(t, database)
+	if out, err := migrateAs(t, pgroles.Migrator, database); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	runScript(t, pgtest.As(database, pgroles.Admin))
+	p := startPlugin(t, dir, patience)
+	o := options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false", "NODE_POLICY_FILE": policy}
+	startNode(t, p, o)
+	shop, ops := p.volume("shop", "web"), p.volume("ops", "admin")
+	shop.publish()
+	ops.publish()
+	shop.app().acquire("of-shop:1", "")
+	ops.app().acquire("of-ops:1", "")
+
+	counts := ops.app().call("GET", "/v1/stats?scope=database", "").want(200, "")
+	if text := string(counts.body); !strings.Contains(text, "of-shop") || !strings.Contains(text, "of-ops") {
+		t.Errorf("counted: %s", text)
+	}
+	ops.app().call("GET", "/v1/locks?namespace=shop", "").want(501, "unsupported") // the role may grant
+	shop.app().call("GET", "/v1/stats", "").want(403, "forbidden")
+	shop.app().call("GET", "/v1/locks?namespace=ops", "").want(403, "forbidden")
+
+	shows := func(v podVolume, path string, status int, texts ...string) (shown string) {
+		t.Helper()
+		got, shown := openPage(t, startConsole(t, v.direct()), path)
+		if got != status {
+			t.Errorf("%s at the socket of %s: %d %s", path, v.namespace, got, shown)
+		}
+		for _, text := range texts {
+			if !strings.Contains(shown, text) {
+				t.Errorf("%s at the socket of %s does not show %q: %s", path, v.namespace, text, shown)
+			}
+		}
+		return shown
+	}
+	shows(ops, "/", 200, "of-ops:1")
+	shows(ops, "/totals", 200, "of-ops", "of-shop")
+	for path, status := range map[string]int{"/": 200, "/waits": 200, "/sidecars": 200, "/totals": 503, "/n/ops/": 503} {
+		if shown := shows(shop, path, status); strings.Contains(shown, "of-ops") || strings.Contains(shown, "admin") {
+			t.Errorf("%s at the socket of shop shows another namespace: %s", path, shown)
+		}
+	}
+	shows(shop, "/", 200, "of-shop:1")
+	shows(shop, "/totals", 503, "its own namespace only")
+
+	// A lock server whose role may only read grants nothing, and shows the locks of all. So it has a folder of its own.
+	beside := startPlugin(t, nodeFolder(t), patience)
+	startNode(t, beside, o.with(options{"STORE_URL": pgtest.As(database, pgroles.Reader)}))
+	sees, blind := beside.volume("ops", "admin"), beside.volume("shop", "web")
+	sees.publish()
+	blind.publish()
+	if listed := sees.app().call("GET", "/v1/locks?namespace=shop", "").want(200, ""); !strings.Contains(string(listed.body), "of-shop:1") {
+		t.Errorf("listed: %s", listed.body)
+	}
+	blind.app().call("GET", "/v1/locks?namespace=ops", "").want(403, "forbidden")
+	sees.app().call("PUT", lockPath("x"), "").want(501, "unsupported")
+	if _, shown := openPage(t, startConsole(t, sees.direct()), "/n/shop/"); !strings.Contains(shown, "of-shop:1") {
+		t.Errorf("the console does not show the other namespace: %s", shown)
+	}
+	if _, shown := openPage(t, startConsole(t, blind.direct()), "/n/ops/"); strings.Contains(shown, "of-ops") {
+		t.Errorf("the console shows another namespace: %s", shown)
 	}
 }
 

@@ -392,32 +392,14 @@ func roleShows(t *testing.T, database string, o options) {
 	reader := o.with(options{"STORE_URL": pgtest.As(database, pgroles.Reader), "POD": "reader"})
 	startIn(t, dir, reader).kill()
 	s := startIn(t, dir, reader)
-	console := exec.Command(binary, "console", "--listen", "127.0.0.1:0")
-	console.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket)
-	log := &logBuffer{}
-	console.Stdout, console.Stderr = log, log
-	if err := console.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _, _ = console.Process.Kill(), console.Wait() }()
-	var address string
-	eventually(t, "the console's address", func() bool {
-		_, rest, found := strings.Cut(log.String(), "http://")
-		address, _, _ = strings.Cut(rest, "/")
-		return found && address != ""
-	})
+	console := startConsole(t, s.socket)
 	page := func(path string) string {
 		t.Helper()
-		resp, err := http.Get("http://" + address + path)
-		if err != nil {
-			t.Fatal(err)
+		status, text := openPage(t, console, path)
+		if status != 200 {
+			t.Fatalf("%s: %d %s", path, status, text)
 		}
-		defer func() { _ = resp.Body.Close() }()
-		text, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != 200 {
-			t.Fatalf("%s: %d %s", path, resp.StatusCode, text)
-		}
-		return string(text)
+		return text
 	}
 	for path, texts := range map[string][]string{
 		"/":                 {"seen:1", "seen:2", "writer"},
@@ -462,6 +444,37 @@ func roleShows(t *testing.T, database string, o options) {
 	if denied := append(s.logged("permission denied"), s.logged("notifications of other instances")...); len(denied) > 0 {
 		t.Errorf("a right is missing: %s", denied[0])
 	}
+}
+
+// startConsole starts the console at a socket, and returns its address.
+func startConsole(t *testing.T, socket string) (address string) {
+	t.Helper()
+	console := exec.Command(binary, "console", "--listen", "127.0.0.1:0")
+	console.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+socket)
+	log := &logBuffer{}
+	console.Stdout, console.Stderr = log, log
+	if err := console.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = console.Process.Kill(), console.Wait() })
+	eventually(t, "the console's address", func() bool {
+		_, rest, found := strings.Cut(log.String(), "http://")
+		address, _, _ = strings.Cut(rest, "/")
+		return found && address != ""
+	})
+	return address
+}
+
+// openPage opens a page of the console.
+func openPage(t *testing.T, address, path string) (status int, text string) {
+	t.Helper()
+	resp, err := http.Get("http://" + address + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body)
 }
 
 // roleCoversLater: the role can use the objects of a later migration without another grant.

@@ -211,7 +211,7 @@ func endsWithoutLoss(t *testing.T, ns, name string, pool *log) {
 	}
 }
 
-// kill -9 of the lock server ends the locks of the node's pods, and each app learns of it. The plugin and the kubelet may be killed: pods go on.
+// kill -9 of the lock server ends the locks of the node's pods, and each app learns of it. The plugin and the kubelet may be killed, and the plugin's pod deleted: pods go on.
 func TestNodeModeKills(t *testing.T) {
 	nodeMode(t)
 	ns := restricted(t, "node-kills")
@@ -225,6 +225,9 @@ func TestNodeModeKills(t *testing.T) {
 	again := one.next("granted")
 	t.Logf("granted again %s after kill -9 of the lock server", again.at.Sub(killed).Round(time.Millisecond))
 
+	plugin := kubectl(t, "-n", servers, "get", "pods", "-l", "app=locksidecar-csi", "-o", "jsonpath={.items[0].metadata.name}")
+	signal(t, processOf(t, "locksidecar", "HOSTNAME="+plugin), syscall.SIGKILL)
+	onNode(t, ns, "one-more", "hold", "one-more").next("granted")
 	kubectl(t, "-n", servers, "delete", "pod", "-l", "app=locksidecar-csi", "--grace-period=0", "--force")
 	onNode(t, ns, "two", "hold", "two").next("granted")
 
