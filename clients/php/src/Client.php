@@ -99,6 +99,11 @@ final class Client
         $this->close();
     }
 
+    /** There are no copies: the end of one would end the session of the other, with its locks. */
+    private function __clone()
+    {
+    }
+
     /**
      * Acquires a lock, and holds it as long as the returned Lock is referred to: it is released at the end of its scope, also after an exception.
      *

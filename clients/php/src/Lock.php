@@ -77,6 +77,11 @@ final class Lock
         }
     }
 
+    /** There are no copies: the end of the scope of one would release the lock of the other. */
+    private function __clone()
+    {
+    }
+
     /** `exclusive` or `shared`. */
     public function mode(): string
     {

@@ -238,10 +238,15 @@ final class LockTest extends ClientCase
             [\ArgumentCountError::class, 'options have names', fn () => $client->lock($this->key, 5)],
             [\TypeError::class, '$wait', fn () => $client->lock($this->key, wait: '5')],
             [\TypeError::class, 'keys: they must be strings', fn () => $client->acquireMany([1])],
+            [\Error::class, 'private Locksidecar\Client::__clone', fn () => clone $client],
         ];
         foreach ($wrong as [$class, $text, $work]) {
             self::assertStringContainsString($text, self::thrown($class, $work)->getMessage());
         }
         self::assertTrue($client->get($this->key)->isFree());
+        $lock = $client->lock($this->key);
+        self::assertStringContainsString('private Locksidecar\Lock::__clone', self::thrown(\Error::class, fn () => clone $lock)->getMessage());
+        self::assertTrue($client->get($this->key)->mine);
+        self::assertTrue($lock->release());
     }
 }

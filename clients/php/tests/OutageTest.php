@@ -17,6 +17,7 @@ use Locksidecar\Exception\Unavailable;
 use Locksidecar\Internal\Answer;
 use Locksidecar\Internal\AnswerParser;
 use Locksidecar\Internal\Call;
+use Locksidecar\Internal\Clock;
 use Locksidecar\Internal\EventConnection;
 
 /** The sidecar restarts, drains, hangs, is away, or is something else; answers are lost. */
@@ -219,6 +220,28 @@ final class OutageTest extends ClientCase
             $relay->mute = false;
         }));
         $this->free($this->key, $path); // the client has released what it has given up
+    }
+
+    // Proves: client own clock, client given up
+    /**
+     * A sidecar does not answer, but goes on: the app learns of the loss at the end of the lease, and not only when its locks were given back. All of
+     * them are.
+     */
+    public function testALossIsToldInTimeAndTheLocksAreGivenBack(): void
+    {
+        $path = $this->own(TTL: '1s', RENEW_INTERVAL: '300ms')->path;
+        $relay = new Relay($this->tasks, $path);
+        $client = $this->client($relay->path);
+        $this->result($this->aside(function () use ($client, $relay): void {
+            $locks = $client->acquireMany([$this->key, "$this->key:2"]);
+            $relay->mute = true;
+            $relay->loseReleases = 2;
+            self::assertSame('expired', $locks[0]->waitLost(self::LONG)?->reason());
+            self::assertLessThan($locks[0]->entry->grant->expiresAt + 1.0, Clock::now());
+            self::assertSame('expired', $locks[1]->lost()?->reason());
+        }));
+        $this->free($this->key, $path);
+        $this->free("$this->key:2", $path);
     }
 
     public function testUnavailableIsAnySidecarThatCannotServeNow(): void

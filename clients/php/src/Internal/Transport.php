@@ -24,6 +24,8 @@ final class Transport
 {
     /** Seconds to wait for the answer to a release that nobody waits for. The sidecar carries it out in any case. */
     public const WITHDRAW = 2.0;
+    /** Seconds in which locks that are lost by our clock are given back, before the app learns of the loss. */
+    private const PARTING = 0.1;
     /** The most idle connections. */
     private const MOST_IDLE = 16;
     private const PAUSE = 0.01;
@@ -321,11 +323,12 @@ final class Transport
         foreach ($grants as $grant) {
             $session->lose($grant, 'expired');
         }
+        $ends = Clock::now() + self::PARTING;
         foreach ($entries as $entry) {
             try {
-                (new Release($this, $entry->grant->key, $entry->grant->token, $entry, timeout: self::WITHDRAW))->try();
+                (new Release($this, $entry->grant->key, $entry->grant->token, $entry, timeout: max($ends - Clock::now(), 0.001)))->try();
             } catch (LocksidecarException) {
-                break;
+                // Without an answer, too: the sidecar carries it out when it goes on.
             }
         }
     }
