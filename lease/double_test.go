@@ -27,6 +27,8 @@ type double struct {
 	dropNews bool
 	// onKeeping, if set, hears whether keys are kept.
 	onKeeping func(bool)
+	// onTraits, if set, runs once, after the traits were read.
+	onTraits func()
 	// dropRecalls loses the recalls of kept keys.
 	dropRecalls bool
 	listens     []listened
@@ -87,8 +89,20 @@ func newDouble(inner *memory.Store) *double {
 
 func (d *double) Traits() store.Traits {
 	d.mu.Lock()
+	traits, then := d.traits, d.onTraits
+	d.onTraits = nil
+	d.mu.Unlock()
+	if then != nil {
+		then()
+	}
+	return traits
+}
+
+// atTraits runs f once, in the goroutine that reads the traits next.
+func (d *double) atTraits(f func()) {
+	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.traits
+	d.onTraits = f
 }
 
 // polls sets whether the store sends news. This changes only the trait.

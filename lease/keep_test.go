@@ -350,6 +350,66 @@ func TestARecallBeforeTheGrant(t *testing.T) {
 	})
 }
 
+// A call is told that another sidecar keeps the key. Before it is queued, that one releases the key, and a third one comes. What the call was told decides
+// nothing: it is refused by the third one, gets the key from it, or finds the key free. Nor does the first sidecar keep the key as if nobody had had it since.
+// Proves: trap recall
+func TestAThirdSidecarComesBeforeTheQueue(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"a try": 0, "a wait": types.WaitForever} {
+		for what, comes := range map[string]func(c *rig, s *holdings.Session) types.Grant{
+			"has it":   func(c *rig, s *holdings.Session) types.Grant { return c.lock(s, "k") },
+			"keeps it": func(c *rig, s *holdings.Session) types.Grant { return c.keeps(s, "k") },
+			"had it": func(c *rig, s *holdings.Session) types.Grant {
+				g := c.lock(s, "k")
+				c.release(s, g)
+				return g
+			},
+		} {
+			t.Run(name+", the third "+what, func(t *testing.T) {
+				keepers(t, func(t *testing.T, a, b *rig) {
+					c := newRigOn(a.t, a.space, "c", keeping)
+					s, third := a.explicitSession(), c.explicitSession()
+					a.keeps(s, "k")
+					enqueue := b.st.hold("Enqueue")
+					theirs := b.ask(context.Background(), b.eitherSession(), types.Request{Key: "k", Wait: wait})
+					synctest.Wait()
+					a.m.acquirer.GiveUp("k")
+					synctest.Wait()
+					last := comes(c, third)
+					time.Sleep(time.Millisecond)
+					enqueue()
+					time.Sleep(soon)
+					switch {
+					case what == "has it" && wait == 0:
+						if !theirs.isOver() {
+							t.Fatal("it still waits")
+						}
+						if held, ok := errors.AsType[*types.HeldError](theirs.err); !ok || held.Lock.Token != last.Token || held.Lock.Kept {
+							t.Fatalf("refused by %+v: %v", held, theirs.err)
+						}
+						c.release(third, last)
+					case what == "has it":
+						if theirs.isOver() {
+							t.Fatalf("two have the key: %+v, %v", theirs.g, theirs.err)
+						}
+						c.release(third, last)
+						fallthrough
+					default:
+						g := theirs.gets(t)
+						if g.Token <= last.Token {
+							t.Errorf("token %d after %d", g.Token, last.Token)
+						}
+						b.release(theirs.s, g)
+					}
+					a.lock(s, "k")
+					if a.has("k").Kept {
+						t.Error("kept, though others had it since")
+					}
+				})
+			})
+		}
+	}
+}
+
 // A recall arrives at any moment of a release or of an acquire. The other sidecar gets the key as soon as it is released.
 // Proves: trap recall
 func TestARecallAtAnyMoment(t *testing.T) {
@@ -621,7 +681,9 @@ func TestACallBehindOneThatLeaves(t *testing.T) {
 		a.ask(ctx, a.explicitSession(), types.Request{Key: "k", TTL: time.Minute, Wait: types.WaitForever})
 		synctest.Wait()
 		behind := a.wait(a.explicitSession(), "k", types.WaitForever)
-		synctest.Wait()
+		if behind.isOver() {
+			t.Fatal("it has overtaken the call before it")
+		}
 		leave()
 		behind.gets(t)
 		opened()
@@ -766,6 +828,21 @@ func TestASignalForAKeptKey(t *testing.T) {
 		b.must(b.m.Break(context.Background(), now.Lock, 0))
 		if lost := a.losses(); len(lost) != 1 || lost[0].Token != g.Token {
 			t.Errorf("lost %+v", lost)
+		}
+	})
+}
+
+// A request to stop recalls a key that another sidecar may only keep. If nothing comes of that, it waits for 100 ms, and then means the holder that the store
+// shows.
+// Proves: promise 17, trap recall
+func TestAStopThatRecallsInVain(t *testing.T) {
+	keepers(t, func(t *testing.T, a, b *rig) {
+		a.keeps(a.explicitSession(), "k")
+		a.st.losesRecalls(true)
+		began := time.Now()
+		b.must(b.m.AskToStop(context.Background(), "k", 0, nil))
+		if d := time.Since(began); d < recallLimit || d > recallLimit+soon {
+			t.Errorf("after %v", d)
 		}
 	})
 }
@@ -923,6 +1000,7 @@ func TestAKeptKeyIsShownAsFree(t *testing.T) {
 }
 
 // The lease is lost at any moment of an acquire that takes a key: the call does not get a lock that is over.
+// Proves: promise 2, trap kept key
 func TestTheLeaseIsLostDuringATake(t *testing.T) {
 	for moment := range 12 {
 		keepers(t, func(t *testing.T, a, _ *rig) {
@@ -934,7 +1012,7 @@ func TestTheLeaseIsLostDuringATake(t *testing.T) {
 			if err == nil && s.Find("k", g.Token) == nil && len(a.losses()) == 0 {
 				t.Errorf("moment %d: it got a lock that it does not hold", moment)
 			}
-			if err == nil && g.ExpiresIn > 15*time.Second {
+			if err == nil && (g.ExpiresIn <= 0 || g.ExpiresIn > 15*time.Second) {
 				t.Errorf("moment %d: %v left", moment, g.ExpiresIn)
 			}
 			time.Sleep(time.Minute)
@@ -957,6 +1035,49 @@ func TestAnEarlyLossFreesKeptKeys(t *testing.T) {
 		b.ask(context.Background(), b.eitherSession(), types.Request{Key: "k"}).gets(t)
 		time.Sleep(time.Minute)
 		a.nothingRemembered()
+	})
+}
+
+// The lease is lost while a release keeps its key, when it was found that the lease is good and before the key is kept. The loss does not find the key, so the
+// release gives it up.
+// Proves: trap kept key
+func TestALossMeetsARelease(t *testing.T) {
+	keepers(t, func(t *testing.T, a, _ *rig) {
+		s := a.explicitSession()
+		g := a.mayKeep(s, "k")
+		a.st.atTraits(func() { a.m.leases.Lose(a.m.leases.Get(a.m.cfg.TTL), types.LostExpired) })
+		a.release(s, g)
+		synctest.Wait()
+		if l := a.has("k"); l.Held {
+			t.Errorf("held: %+v", l)
+		}
+	})
+}
+
+// A failover makes the lease of kept keys doubtful. They are given up at once, because nobody verifies them, and what is released after that is not kept.
+// Proves: trap kept key, trap failover
+func TestAFailoverGivesKeptKeysUp(t *testing.T) {
+	keepers(t, func(t *testing.T, a, _ *rig) {
+		s := a.explicitSession()
+		a.lock(s, "opens the lease")
+		l, renew := a.m.leases.Get(a.m.cfg.TTL), a.st.hold("Renew")
+		for a.st.count("Renew") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		a.keeps(s, "kept")
+		held := a.mayKeep(s, "held")
+		a.st.failover()
+		renew()
+		if synctest.Wait(); !a.m.leases.Retired(l) {
+			t.Fatal("the renewal has not named the lease")
+		}
+		if l := a.has("kept"); l.Held {
+			t.Errorf("held: %+v", l)
+		}
+		a.release(s, held)
+		if l := a.has("held"); l.Held {
+			t.Errorf("kept under a doubtful lease: %+v", l)
+		}
 	})
 }
 
@@ -1201,14 +1322,24 @@ func TestKeepingMustPay(t *testing.T) {
 		}
 		time.Sleep(time.Second) // new keys are not worth it: one a second is kept to find out
 		asks()
-		for range 10 { // it pays
-			a.release(s, a.takes(s, "k"))
+		pays := func() {
+			for range 10 {
+				a.release(s, a.takes(s, "k"))
+			}
+			other()
 		}
-		other()
+		pays()
 		if n := asks(); n > 40 {
 			t.Errorf("after it has paid: %d pairs", n)
 		}
-		if a.counts.recalls[true] != 1 {
+		pays() // again: of 64 in a row, 16 are left
+		asks()
+		other() // too early
+		time.Sleep(time.Second)
+		if n := asks(); n < 32 || n > 40 {
+			t.Errorf("after it has paid twice, and then not: %d pairs", n)
+		}
+		if a.counts.recalls[true] != 2 {
 			t.Errorf("recalls: %v", a.counts.recalls)
 		}
 	})
@@ -1318,6 +1449,27 @@ func TestOnlyAReleaseByTheAppKeepsAKey(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The keys of a call for several are not kept: its next call would have to give them all up first.
+// Proves: trap kept key
+func TestTheKeysOfAGroupAreNotKept(t *testing.T) {
+	keepers(t, func(t *testing.T, a, _ *rig) {
+		s, keys := a.explicitSession(), []string{"k", "l"}
+		for _, key := range keys {
+			a.release(s, a.lock(s, key))
+		}
+		time.Sleep(time.Millisecond)
+		for _, g := range a.askAll(context.Background(), s, types.Request{}, keys...).granted(t, keys...) {
+			if l := a.has(g.Key); l.Kept {
+				t.Errorf("shown as %+v", l)
+			}
+			a.release(s, g)
+			if l := a.has(g.Key); l.Held {
+				t.Errorf("held: %+v", l)
+			}
+		}
+	})
 }
 
 // A call that is here before the release does not find the key held after it: the key is not kept past the call.

@@ -2,6 +2,7 @@ package keep
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
@@ -30,6 +31,26 @@ func TestDueSeesKeysWithPresentCalls(t *testing.T) {
 	if e := sh.entries["k"]; e.in != &sh.idle {
 		t.Error("an entry without a present call is not idle")
 	}
+}
+
+// TestAnOldGrantIsDue: a key whose grant is too old is given up, even if it came back just now and would be kept for longer.
+func TestAnOldGrantIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := New(MaxAge, MaxEntries, time.Hour, alone, clock.System{})
+		asked := table.clk.Now()
+		g := NewGrant("k", &heartbeat.Lease{}, 1, asked, asked, asked)
+		time.Sleep(MaxAge - time.Millisecond)
+		if !table.Keep(g, table.clk.Now()) {
+			t.Fatal("the key is not kept")
+		}
+		if giveUp, _, _ := table.Due(); len(giveUp) > 0 {
+			t.Errorf("due is %v", giveUp)
+		}
+		time.Sleep(time.Millisecond)
+		if giveUp, _, _ := table.Due(); len(giveUp) != 1 {
+			t.Errorf("due is %v", giveUp)
+		}
+	})
 }
 
 func alone() float64 { return 1 }
