@@ -272,8 +272,10 @@ func (c *conn) down() {
 		c.proxy.pass()
 		cuts, rest := c.note(message)
 		if !c.isMute() {
-			if text, err = message.Encode(text); err != nil {
-				return
+			if !c.proxy.isLost(message) {
+				if text, err = message.Encode(text); err != nil {
+					return
+				}
 			}
 			if c.front.ReadBufferLen() == 0 || len(cuts) > 0 {
 				if _, err := c.client.Write(text); err != nil {

@@ -10,6 +10,8 @@
 // The name of a statement is in the comment at its beginning: "/* locksidecar:acquire_one */ INSERT
 // …". This holds also for prepared statements.
 //
+// OnNotification delays or loses single notifications, of which a client notices nothing.
+//
 // A fault hits everything that the client sends up to a Sync, because these statements succeed or
 // fail together.
 package pgproxy

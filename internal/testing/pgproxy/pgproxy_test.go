@@ -168,6 +168,51 @@ func TestOutages(t *testing.T) {
 	}
 }
 
+// TestNotifications: a notification waits for the test, or is lost. What comes after it arrives.
+func TestNotifications(t *testing.T) {
+	proxy, url := start(t)
+	conn := connect(t, proxy.URL())
+	exec(t, conn, "LISTEN c")
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	proxy.OnNotification(func(payload string) bool {
+		if payload == "late" {
+			close(arrived)
+			<-goOn
+		}
+		return payload != "lost"
+	})
+	server := connect(t, url)
+	send := func(payloads ...string) {
+		for _, payload := range payloads {
+			exec(t, server, "SELECT pg_notify('c', $1)", payload)
+		}
+	}
+	heard := func(limit time.Duration) string {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return err.Error()
+		}
+		return n.Payload
+	}
+	send("lost", "first")
+	if got := heard(patience); got != "first" {
+		t.Errorf("heard %q", got)
+	}
+	send("late", "lost", "last")
+	<-arrived
+	if got := heard(50 * time.Millisecond); got == "late" || got == "last" { // nothing may come in this time
+		t.Errorf("heard %q", got)
+	}
+	close(goOn)
+	for _, want := range []string{"late", "last"} {
+		if got := heard(patience); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	}
+}
+
 // TestStartUp: the messages before the first query pass, and so does a cancel request.
 func TestStartUp(t *testing.T) {
 	proxy, _ := start(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // port is part of the name of the proxy's socket. Each proxy has its own folder.
@@ -33,10 +34,12 @@ type Proxy struct {
 	conns    map[*conn]struct{}
 	deaf     map[uint32]struct{} // process ids of the server that must not be cancelled
 	hooks    []*Hook
-	closed   bool
-	open     *sync.Cond // on mu
-	stalled  bool
-	latency  time.Duration
+	// arrives decides about each notification; nil: all arrive.
+	arrives func(payload string) bool
+	closed  bool
+	open    *sync.Cond // on mu
+	stalled bool
+	latency time.Duration
 }
 
 // Start starts a proxy to a database, which ends with the test.
@@ -78,6 +81,26 @@ func (p *Proxy) Cut(c Cut) *Hook {
 // On runs f each time a statement reaches a stage. The statement waits for f.
 func (p *Proxy) On(statement string, stage Stage, f func()) *Hook {
 	return p.add(&Hook{statement: statement, stage: stage, left: -1, do: f})
+}
+
+// OnNotification runs f for each notification that the server sends, instead of the f before. The connection waits for f. If f returns false, the client does not
+// get the notification, and nothing else shows that.
+func (p *Proxy) OnNotification(f func(payload string) (arrives bool)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.arrives = f
+}
+
+// isLost reports whether a message does not reach the client.
+func (p *Proxy) isLost(message pgproto3.BackendMessage) bool {
+	notification, is := message.(*pgproto3.NotificationResponse)
+	if !is {
+		return false
+	}
+	p.mu.Lock()
+	arrives := p.arrives
+	p.mu.Unlock()
+	return arrives != nil && !arrives(notification.Payload)
 }
 
 func (p *Proxy) add(h *Hook) *Hook {

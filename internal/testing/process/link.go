@@ -17,8 +17,10 @@ type Link struct {
 	mu       sync.Mutex
 	cut      bool
 	muted    bool       // answers are dropped
-	held     *sync.Cond // requests wait until holds is false
+	held     *sync.Cond // requests wait until holds is false, and answers until delays is
 	holds    bool
+	delays   bool
+	lost     func(answer []byte) bool // which answers are dropped; nil: none
 	cutFrom  map[string]bool
 	conns    map[net.Conn]string // each with the host of its client
 	work     sync.WaitGroup
@@ -90,18 +92,32 @@ func (l *Link) Hold() {
 	l.holds = true
 }
 
-// arrives waits while the link holds requests, and reports whether a packet may go on.
-func (l *Link) arrives(answer bool) bool {
+// Delay keeps what servers send, until Mend or Cut. Then it arrives.
+func (l *Link) Delay() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !answer && l.holds {
+	l.delays = true
+}
+
+// Lose drops the packets of servers for which lost returns true, until Mend. Nothing else shows that, so such a packet must be a whole message.
+func (l *Link) Lose(lost func(packet []byte) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = lost
+}
+
+// arrives waits while the link holds requests, or delays answers, and reports whether a packet may go on.
+func (l *Link) arrives(packet []byte, answer bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !answer && l.holds || answer && l.delays {
 		l.held.Wait()
 	}
-	return !answer || !l.muted
+	return !answer || !l.muted && (l.lost == nil || !l.lost(packet))
 }
 
 func (l *Link) close() int {
-	l.holds = false
+	l.holds, l.delays = false, false
 	l.held.Broadcast()
 	for conn := range l.conns {
 		_ = conn.Close()
@@ -109,14 +125,14 @@ func (l *Link) close() int {
 	return len(l.conns) / 2
 }
 
-// Mend ends Cut, Mute and Hold. After a Mute, all connections are closed, because they lack answers.
+// Mend ends Cut, Mute, Hold, Delay and Lose. After a Mute, all connections are closed, because they lack answers.
 func (l *Link) Mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.muted {
 		l.close()
 	}
-	l.cut, l.muted, l.holds = false, false, false
+	l.cut, l.muted, l.holds, l.delays, l.lost = false, false, false, false, nil
 	l.held.Broadcast()
 }
 
@@ -148,7 +164,7 @@ type passing struct {
 
 // Write sends on what the link lets through.
 func (p passing) Write(packet []byte) (int, error) {
-	if !p.link.arrives(p.answers) {
+	if !p.link.arrives(packet, p.answers) {
 		return len(packet), nil
 	}
 	return p.Conn.Write(packet)
