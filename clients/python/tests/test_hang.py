@@ -36,6 +36,21 @@ def test_a_loss_is_told_in_time(sidecar: Sidecar, key: str) -> None:
             pass
 
 
+def test_each_loss_is_told_in_time(sidecar: Sidecar, key: str) -> None:
+    """Meanwhile the client gives back what it has lost before. That has no answer."""
+    with Client(sidecar.path) as client:
+        first, second = client.acquire(f"{key}:1", ttl=1), client.acquire(f"{key}:2", ttl=2)
+        acquired = time.monotonic()
+        sidecar.signal(signal.SIGSTOP)
+        assert first.lost.wait(IN_TIME)
+        assert second.lost.wait(IN_TIME)
+        took = time.monotonic() - acquired
+        sidecar.signal(signal.SIGCONT)
+        assert took < 2.8
+        free(client, f"{key}:1")
+        free(client, f"{key}:2")
+
+
 def test_a_short_hang_loses_nothing(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path) as client, client.lock(key, ttl=30) as lock:
         sidecar.signal(signal.SIGSTOP)

@@ -32,6 +32,20 @@ class HangTest < TestCase
     client.lock(key, wait: LONG) { nil }
   end
 
+  # Meanwhile the client gives back what it has lost before. That has no answer.
+  def test_each_loss_is_told_in_time
+    client = new_client(sidecar.path)
+    first, second = [1, 2].map { |ttl| client.acquire("#{key}:#{ttl}", ttl:) }
+    acquired = now
+    sidecar.hang
+    assert first.wait_lost(IN_TIME) && second.wait_lost(IN_TIME)
+    took = now - acquired
+    sidecar.resume
+    assert_operator took, :<, 2.8
+    free(client, "#{key}:1")
+    free(client, "#{key}:2")
+  end
+
   def test_a_short_hang_loses_nothing
     client = new_client(sidecar.path)
     client.lock(key, ttl: 30) do |lock|

@@ -27,6 +27,8 @@ HOME_SOCKET = ".locksidecar/locksidecar.sock"  # elsewhere, in the user's home
 SILENCE = 45.0
 # Seconds to wait for the answer to a release that nobody waits for. The sidecar carries it out in any case.
 WITHDRAW_PATIENCE = 2.0
+# The same for a lock that is lost by the clock here, if another one must be asked about.
+_PARTING_PATIENCE = 0.1
 # The most idle connections of a client.
 MAX_IDLE = 16
 
@@ -333,14 +335,15 @@ class Core:
             entries = [entry for one in lost for entry in one.entries]
             for one in lost:
                 session.lost(one, "expired")
+            patience = WITHDRAW_PATIENCE
             for entry in entries:  # the sidecar may have gone on in this moment, and have it
                 key, token = entry.grant.key, entry.grant.token
                 call = self._release_call(key, token, entry, None, UNSET, None, None)
-                call.timeout = WITHDRAW_PATIENCE
+                call.timeout = max(min(patience, session.spare()), _PARTING_PATIENCE)
                 try:
                     yield call
                 except errors.LocksidecarError:
-                    break
+                    patience = _PARTING_PATIENCE  # if it was sent, the sidecar carries it out when it goes on
 
     def check(
         self,

@@ -173,6 +173,11 @@ class Session:
         """The seconds until the next question."""
         return max(self._wakes_at - time.monotonic(), 0.0)
 
+    def spare(self) -> float:
+        """The seconds until a lock must be asked about."""
+        with self._mutex:
+            return min((one.ask_at for one in self._all()), default=math.inf) - time.monotonic()
+
     def patience(self, grant: Grant) -> float:
         """The seconds to wait for the answer to a question: until the first of the locks has had its time."""
         now = time.monotonic()

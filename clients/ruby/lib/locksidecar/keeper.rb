@@ -7,6 +7,9 @@ module Locksidecar
   # sidecar has not answered by then.
   # @api private
   class Keeper
+    # How many seconds to wait for the answer to a release of a lost lock, if another lock must be asked about.
+    PARTING = 0.1
+
     def initialize(transport, session)
       @transport, @session = transport, session
     end
@@ -36,10 +39,12 @@ module Locksidecar
     def give_up(grants)
       entries = grants.flat_map { |grant| grant.entries.dup }
       Interrupts.whole { grants.each { |grant| @session.lost(grant, "expired") } }
+      patience = Transport::WITHDRAW
       entries.each do |entry|
-        Release.new(@transport, entry.grant.key, entry.grant.token, entry:, timeout: Transport::WITHDRAW).try
+        timeout = [[patience, @session.spare].min, PARTING].max
+        Release.new(@transport, entry.grant.key, entry.grant.token, entry:, timeout:).try
       rescue Error
-        break
+        patience = PARTING # if it was sent, the sidecar carries it out when it goes on
       end
     end
   end

@@ -148,6 +148,9 @@ module Locksidecar
       end
     end
 
+    # The seconds until a lock must be asked about.
+    def spare = (@mutex.synchronize { @grants.each_value.map(&:ask_at).min } || Float::INFINITY) - Clock.now
+
     # The seconds to wait for the answer to a question: until the first of the locks has had its time.
     def patience(grant)
       now = Clock.now
