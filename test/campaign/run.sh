@@ -2,7 +2,7 @@
 # What the campaign and its relatives run: test/campaign/run.sh KIND. Options come from the environment, as in `make campaign STORE=etcd LENGTH=1h`.
 #   brief           each kind of fault once, failovers, upgrades, and the campaign's own parts: `make test-campaign` (as root)
 #   brief-clients   programs on the clients for Python, Node, Go, Ruby and PHP, each kind of fault once: `make test-campaign-clients` (as root). Those on
-#                   the client for the JVM run each night, because Maven takes longer than the rest
+#                   the clients for the JVM and Rust run each night, because it takes long to compile them
 #   rounds          rounds with faults of all kinds: `make campaign` (as root). STORE=postgres, etcd, mysql, redis, redis-cluster; SEED=1; LENGTH=10m
 #                   (0: one short round); FAULTS=cut,failover; POOLED=true: behind PgBouncer;
 #                   KEEP=200ms,1s,0: for how long each sidecar keeps released keys. A failed round prints the command that repeats it
@@ -21,7 +21,7 @@ needs=(go)
 case $kind in
   brief | rounds | failover) needs+=(campaign) ;;
   brief-clients) needs+=(campaign python node ruby php) ;;
-  clients) needs+=(campaign python node ruby php java) ;;
+  clients) needs+=(campaign python node ruby php java rust) ;;
 esac
 "$root/test/deps.sh" "${needs[@]}"
 
@@ -32,8 +32,10 @@ case $kind in
     "$root/clients/python/.venv/bin/ruff" format -q --check clients/python
     (cd "$root/clients/node" && npx biome ci --config-path=. ../../test/campaign/clients/node && npm run --silent build) ;;
 esac
-[ "$kind" != clients ] ||
+if [ "$kind" = clients ]; then
   (cd "$root/clients/java" && mvn -q -B -ntp -pl client compile dependency:build-classpath -Dmdep.outputFile=target/classpath)
+  (cd "$root/clients/rust" && cargo build -q --locked --example campaign)
+fi
 
 . "$root/test/as-released.sh"
 run() { exec go test -count=1 -vet=off -v "$@"; }
@@ -43,7 +45,7 @@ case $kind in
   brief-clients) run -timeout 5m -run '^TestClients$' ./clients ;;
   rounds) run -timeout 0 -run '^TestCampaign$' . -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" -faults "${FAULTS:-}" -pooled="${POOLED:-false}" -keep "${KEEP:-200ms,1s,0}" ;;
   clients) run -timeout 0 -run '^TestClients$' ./clients -store "${STORE:-postgres}" -seed "${SEED:-1}" -length "${LENGTH:-10m}" \
-    -programs "${PROGRAMS:-py-threads,py-asyncio,py-gevent,py-processes,node,go,ruby,php,java}" -faults "${FAULTS:-}" -forms "${FORMS:-}" ;;
+    -programs "${PROGRAMS:-py-threads,py-asyncio,py-gevent,py-processes,node,go,ruby,php,java,rust}" -faults "${FAULTS:-}" -forms "${FORMS:-}" ;;
   failover) run -timeout 0 -run '^TestFailover$' ./failover -failovers "${FAILOVERS:-50}" ;;
   upgrade) run -timeout 0 ./upgrade -length "${LENGTH:-10m}" ;;
   soak) run -timeout 0 -run '^TestSoak$' ./soak -binary "$root/bin/locksidecar" -length "${LENGTH:-30m}" -results RESULTS.md ;;

@@ -18,7 +18,7 @@ var (
 	seed    = flag.Uint64("seed", 1, "what programs do, and which faults strike")
 	length  = flag.Duration("length", 0, "for how long faults strike; what is longer than a minute is run in new worlds, each with the next seed; 0: until each kind has struck once")
 	store   = flag.String("store", string(world.PostgreSQL), "run on this store: postgres, etcd, mysql, redis or redis-cluster")
-	names   = flag.String("programs", strings.Join(programs[:len(programs)-1], ","), "the programs, separated by commas, of "+strings.Join(programs, ", "))
+	names   = flag.String("programs", strings.Join(programs[:len(programs)-2], ","), "the programs, separated by commas, of "+strings.Join(programs, ", "))
 	faults  = flag.String("faults", "", "the faults to strike with, separated by commas; without: all that a client can feel")
 	forms   = flag.String("forms", "", "the ways to get locks that programs use, separated by commas; without: all")
 	rejudge = flag.String("judge", "", "only judge the history in this folder")

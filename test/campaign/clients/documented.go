@@ -36,6 +36,7 @@ var meanings = map[string]map[string]meaning{
 	},
 	"node": codes,
 	"go":   codes,
+	"rust": codes,
 	"ruby": {
 		"Locksidecar::LockHeld": held, "Locksidecar::WaitTimeout": waitTimeout, "Locksidecar::LockLost": lockLost,
 		"Locksidecar::NotHolder": notHolder, "Locksidecar::SessionEnded": ended, "Locksidecar::NoAnswer": unreached,

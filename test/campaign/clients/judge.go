@@ -17,7 +17,7 @@ type Rules struct {
 	Timeout, TTL time.Duration
 	// Slack is how much later than promised a program may note anything: it shares its processor with all others.
 	Slack time.Duration
-	// Told is how much later it may note that it lost a key. No hold is long, so a rule with the slack of the others would never refuse one.
+	// Told is how much later it may note that it lost a key. Few holds are long, so a rule with the slack of the others would hardly refuse one.
 	Told time.Duration
 	// Recovery is how long after a fault was healed an error can come from it.
 	Recovery time.Duration
@@ -26,7 +26,11 @@ type Rules struct {
 }
 
 // Counts is what has happened in a program.
-type Counts struct{ Grants, Timeouts, Cancelled, Losses, Errors, Again int }
+type Counts struct {
+	Grants, Timeouts, Cancelled, Losses, Errors, Again int
+	// Frozen are the keys that it held when its sidecar was frozen for longer than a lease.
+	Frozen int
+}
 
 // Violation is a rule that was broken.
 type Violation struct { //nolint:errname // that is what it is
@@ -83,7 +87,7 @@ func Judge(ops []Op, notes []history.Op, rules Rules) Report {
 			r.Errors[fmt.Sprintf("%s %s %s", op.Program, op.Kind, op.Error)]++
 		}
 	}
-	for _, rule := range []func(*judged) []Violation{exclusion, told, tokens, permits, inTime, documented, known, again} {
+	for _, rule := range []func(*judged) []Violation{exclusion, told, clock, tokens, permits, inTime, documented, known, again} {
 		r.Violations = append(r.Violations, rule(h)...)
 	}
 	r.Violations = append(r.Violations, traffic(r.Counts, rules.Least)...)
@@ -253,6 +257,35 @@ func (f trouble) concerns(op Op) bool {
 	return true
 }
 
+// frozenHold is a key that a program held when its sidecar was frozen for longer than the lease.
+type frozenHold struct {
+	*hold
+
+	freeze trouble
+}
+
+// frozen are those that only a loss could end. It leaves out what a program released in time by itself. The client for PHP has no thread, so its programs
+// learn of a loss when they ask for it: in these the holds count that do nothing else.
+func (h *judged) frozen() (all []frozenHold) {
+	for _, f := range h.faults {
+		over := f.from + int64(h.rules.TTL+h.rules.Told)
+		if f.name != "freeze-sidecar" || f.to < over {
+			continue
+		}
+		for _, holds := range h.holds {
+			for _, one := range holds {
+				held := one.grant.Return <= f.from && one.end > f.from
+				waits := one.grant.Form == through // its release comes with the news of the loss, and may be noted before
+				asks := one.grant.Program != "php" || waits
+				if held && asks && f.concerns(one.grant) && (waits || one.ended.Kind == Lost || one.end > over) {
+					all = append(all, frozenHold{one, f})
+				}
+			}
+		}
+	}
+	return all
+}
+
 // halted is for how long the program could not run between two moments, as far as anybody knows.
 func (h *judged) halted(op Op, from, to int64) (total time.Duration) {
 	for _, f := range h.faults {
@@ -288,6 +321,11 @@ func (h *judged) counts() map[string]Counts {
 		if op.Program != "" {
 			all[op.Program] = c
 		}
+	}
+	for _, one := range h.frozen() {
+		c := all[one.grant.Program]
+		c.Frozen++
+		all[one.grant.Program] = c
 	}
 	return all
 }

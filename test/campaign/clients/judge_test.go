@@ -67,6 +67,11 @@ func TestStories(t *testing.T) {
 		return op
 	}
 	lost := Op{ID: "a-lost", App: a.App, Program: a.Program, Kind: Lost, Hold: "a", Keys: []string{"k"}, Outcome: Done, Call: 5000 * ms, Return: 5000 * ms}
+	lostAt := func(at int64) Op {
+		l := lost
+		l.Call, l.Return = at*ms, at*ms
+		return l
+	}
 	late := b
 	late.Call, late.Return = 2000*ms, 2600*ms
 	hung := acquired("h", "app0-1", "k", 0, 0, 0)
@@ -83,9 +88,18 @@ func TestStories(t *testing.T) {
 		"the first is granted when both hold":     {ops: []Op{acquired("a", "app0-1", "k", 1, 0, 210), released(a, Done, 250, 260), b, released(b, Done, 300, 310)}, broken: "exclusion"},
 		"granted before the release was answered": {ops: []Op{a, released(a, Done, 100, 9900), b, released(b, Done, 300, 310)}, broken: "time"},
 		"not told":                           {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, broken: "told"},
-		"told in time":                       {ops: []Op{a, func() Op { l := lost; l.Call = 3000 * ms; return l }(), late, released(late, Done, 6000, 6001)}},
-		"its sidecar was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}, broken: "told"},
-		"told while its sidecar was frozen":  {ops: []Op{a, func() Op { l := lost; l.Call = 1900 * ms; return l }(), late, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
+		"told in time":                       {ops: []Op{a, lostAt(3000), late, released(late, Done, 6000, 6001)}},
+		"its sidecar was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}, broken: "clock told"},
+		"told after the freeze":              {ops: []Op{a, lost}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}, broken: "clock"},
+		"never told of a freeze":             {ops: []Op{a, said("app0-1", 9000)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}, broken: "clock"},
+		"told in the freeze":                 {ops: []Op{a, lostAt(2900)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
+		"a freeze as short as a lease":       {ops: []Op{a, lostAt(3000)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 2900)}},
+		"acquired after the freeze":          {ops: []Op{a, lost}, notes: []history.Op{during("freeze-sidecar sidecar0", 0, 4900)}},
+		"frozen with its sidecar":            {ops: []Op{a, lost}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900), during("freeze-app app0", 500, 4500)}},
+		"a release in the freeze":            {ops: []Op{a, failed(released(a, Failed, 2000, 5000), unavailable)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
+		"PHP does not ask":                   {ops: []Op{php(a), php(lost)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
+		"PHP asks":                           {ops: []Op{php(asking(a)), php(lost)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}, broken: "clock"},
+		"told while its sidecar was frozen":  {ops: []Op{a, lostAt(1900), late, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar0", 100, 4900)}},
 		"another's sidecar was frozen":       {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-sidecar sidecar2", 100, 4900)}, broken: "told"},
 		"the program was frozen":             {ops: []Op{a, late, lost, released(late, Done, 6000, 6001)}, notes: []history.Op{during("freeze-app app0", 100, 4900)}},
 		"the program was killed":             {ops: []Op{a, late, released(late, Done, 6000, 6001)}, notes: []history.Op{{Kind: history.Ended, Whose: "app0-1", Call: 100 * ms, Return: 120 * ms}}},
@@ -169,6 +183,18 @@ func few(op Op) Op {
 	return op
 }
 
+// php makes an op one of the program for PHP.
+func php(op Op) Op {
+	op.Program = "php"
+	return op
+}
+
+// asking makes a grant one that the program holds until it is lost.
+func asking(op Op) Op {
+	op.Form = through
+	return op
+}
+
 // child makes an op one of a child.
 func child(op Op) Op {
 	op.Pid = 7
@@ -191,6 +217,13 @@ func TestTooLittle(t *testing.T) {
 		report := Judge(ops, nil, rules)
 		if !slices.ContainsFunc(report.Violations, func(v Violation) bool { return v.Rule == "traffic" }) {
 			t.Errorf("%d ops are enough", len(ops))
+		}
+	}
+	rules.Least = Counts{Frozen: 1}
+	for end, enough := range map[int64]bool{2900: false, 4900: true} { // of a freeze
+		report := Judge([]Op{a, looked(9000)}, []history.Op{during("freeze-sidecar sidecar0", 100, end)}, rules)
+		if slices.ContainsFunc(report.Violations, func(v Violation) bool { return v.Rule == "traffic" }) == enough {
+			t.Errorf("a freeze until %d ms: %+v", end, report.Counts)
 		}
 	}
 	if report := Judge([]Op{a}, nil, storyRules); !slices.ContainsFunc(report.Violations, func(v Violation) bool { return v.Rule == "known" }) {

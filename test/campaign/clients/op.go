@@ -35,6 +35,9 @@ const (
 	Stored Kind = "stored"
 )
 
+// through is the Form of a lock that a program holds until it is lost, also while its sidecar is frozen.
+const through = "through"
+
 // Outcome is how a call ended for the program.
 type Outcome string
 

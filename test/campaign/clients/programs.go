@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// programs are those of a run, in the order of the apps. Without a choice all but the last run.
-var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes", "node", "go", "ruby", "php", "java"}
+// programs are those of a run, in the order of the apps. Without a choice all but the last two run, which take long to compile.
+var programs = []string{"py-threads", "py-asyncio", "py-gevent", "py-processes", "node", "go", "ruby", "php", "java", "rust"}
 
 const (
 	// actors are the threads or tasks of a program.
@@ -85,6 +85,8 @@ func (t task) command(compiled string) *exec.Cmd {
 		classes, _ := os.ReadFile(filepath.Join(tree(), "clients", "java", "client", "target", "classpath"))
 		path := filepath.Join(tree(), "clients", "java", "client", "target", "classes") + ":" + strings.TrimSpace(string(classes))
 		cmd = exec.Command("java", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-cp", path, filepath.Join(here, "java", "Worker.java"), string(text))
+	case "rust":
+		cmd = exec.Command(filepath.Join(tree(), "clients", "rust", "target", "debug", "examples", "campaign"), string(text))
 	default:
 		panic(fmt.Sprintf("clients: there is no program %q", t.Program))
 	}

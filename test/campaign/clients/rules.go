@@ -62,6 +62,22 @@ func told(h *judged) (broken []Violation) {
 	return broken
 }
 
+// clock: a program whose sidecar is frozen is told of a loss by the client's own clock, when the lease of the last answer is over. The sidecar gave that answer
+// before it was frozen.
+func clock(h *judged) (broken []Violation) {
+	for _, one := range h.frozen() {
+		knew := min(one.end, one.freeze.to)
+		late := time.Duration(knew-one.freeze.from) - h.rules.TTL - h.halted(one.grant, one.freeze.from, knew)
+		if late > h.rules.Told {
+			broken = append(broken, Violation{
+				Rule: "clock", Ops: []Op{one.grant, one.ended},
+				Text: fmt.Sprintf("its sidecar was frozen, and a program believed that it holds %q for %s after the end of the lease", one.key, late),
+			})
+		}
+	}
+	return broken
+}
+
 // tokens: no two grants of a key have the same token, and a later one has a larger token.
 func tokens(h *judged) (broken []Violation) {
 	for key, holds := range h.holds {
@@ -210,7 +226,7 @@ func again(h *judged) (broken []Violation) {
 // traffic: enough has happened in each program that the rest says something.
 func traffic(counts map[string]Counts, least Counts) (broken []Violation) {
 	for program, c := range counts {
-		if c.Grants < least.Grants || c.Timeouts < least.Timeouts || c.Cancelled < least.Cancelled || c.Losses < least.Losses || c.Errors < least.Errors || c.Again < least.Again {
+		if c.Grants < least.Grants || c.Timeouts < least.Timeouts || c.Cancelled < least.Cancelled || c.Losses < least.Losses || c.Frozen < least.Frozen || c.Errors < least.Errors || c.Again < least.Again {
 			broken = append(broken, Violation{Rule: "traffic", Text: fmt.Sprintf("too little has happened in %s: %+v of %+v", program, c, least)})
 		}
 	}

@@ -38,6 +38,10 @@ const (
 	freeWithin = 10 * time.Second
 	// nuisances is how long the programs go on after the last fault of a round. What a restart of a sidecar would tidy up stays then.
 	nuisances = 3 * time.Second
+	// toldWithin is how much later than at the end of its lease a program may note that it lost a key.
+	toldWithin = time.Second
+	// frozenFor is for how long all sidecars are frozen at the beginning of a round: until each client must have told of the loss of its locks, and a little longer.
+	frozenFor = ttl + toldWithin + time.Second
 )
 
 var settings = map[string]string{"TTL": ttl.String(), "STORE_TIMEOUT": "2s", "DRAIN_TIMEOUT": "3s", "POSTGRES_POLL_INTERVAL": "500ms"}
@@ -65,8 +69,8 @@ func (t Terms) rounds() int { return max(1, int(t.Length/round)) }
 func rulesOf(terms Terms) Rules {
 	n := terms.rounds()
 	return Rules{
-		Timeout: timeout, TTL: ttl, Slack: 4 * time.Second, Told: time.Second, Recovery: 8 * time.Second,
-		Least: Counts{Grants: 20 * n, Timeouts: 5 * n, Cancelled: 2 * n, Again: n},
+		Timeout: timeout, TTL: ttl, Slack: 4 * time.Second, Told: toldWithin, Recovery: 8 * time.Second,
+		Least: Counts{Grants: 20 * n, Timeouts: 5 * n, Cancelled: 2 * n, Again: n, Frozen: n},
 	}
 }
 
@@ -187,6 +191,73 @@ func (c *campaign) round(number int) error {
 		Seed: c.terms.Seed*100 + uint64(number), Length: min(c.terms.Length, round), Brief: c.terms.Length == 0, Kinds: c.terms.Kinds, Sidecars: sidecars, Apps: len(c.terms.Programs), Store: c.terms.Store,
 	})
 	c.printf("round %d:\n%s", number+1, plan)
+	// First, because this ends all leases, and so would tidy up what the other faults leave.
+	if err := errors.Join(c.freeze(), c.strike(plan)); err != nil {
+		return err
+	}
+	time.Sleep(nuisances)
+	quiet := errors.Join(c.tell("calm"), c.await(""))
+	if err := errors.Join(quiet, c.look()); err != nil {
+		return err
+	}
+	return errors.Join(c.tell("again"), c.await("again"), c.tell("go"))
+}
+
+// freeze freezes all sidecars for longer than a lease, while each program holds a lock. Only the clocks of the clients can tell that the locks are lost.
+func (c *campaign) freeze() error {
+	if err := c.awaitHolders(); err != nil {
+		return err
+	}
+	kinds, err := fault.Find(c.terms.Store, []string{"freeze-sidecar"})
+	if err != nil {
+		return err
+	}
+	var all fault.Plan
+	for sidecar := range sidecars {
+		all = append(all, fault.Event{Kind: kinds[0], Target: sidecar, Length: frozenFor})
+	}
+	return c.strike(all)
+}
+
+// awaitHolders waits until each program holds the lock that it holds until it is lost.
+func (c *campaign) awaitHolders() error {
+	for deadline := time.Now().Add(quietWithin); ; time.Sleep(100 * time.Millisecond) {
+		ops, err := readPrograms(c.logs)
+		if err != nil {
+			return err
+		}
+		var missing []string
+		for _, a := range c.world.Apps {
+			if !holdsThrough(ops, a.Name()) {
+				missing = append(missing, a.Name())
+			}
+		}
+		err = c.world.Failed()
+		if err != nil || len(missing) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%v hold no lock within %s", missing, quietWithin)
+		}
+	}
+}
+
+// holdsThrough reports whether an app holds such a lock.
+func holdsThrough(ops []Op, app string) bool {
+	holds := map[string]bool{}
+	for _, op := range ops { // in the order of the calls
+		switch {
+		case op.App == app && op.Kind == Acquire && op.Form == through && op.Outcome == Granted:
+			holds[op.ID] = true
+		case op.Kind == Lost || op.Kind == Release:
+			delete(holds, op.Hold)
+		}
+	}
+	return len(holds) > 0
+}
+
+// strike carries a plan out, and waits until all is healed.
+func (c *campaign) strike(plan fault.Plan) error {
 	var struck []error
 	var mu sync.Mutex
 	fault.Run(c.t.Context(), fault.Scene{World: c.world, Recorder: c.notes, TTL: ttl, LongestTTL: ttl}, plan, func(o fault.Outcome) {
@@ -197,15 +268,7 @@ func (c *campaign) round(number int) error {
 			struck = append(struck, fmt.Errorf("%s: %w", o.Event, o.Err))
 		}
 	})
-	if err := errors.Join(append(struck, c.world.Healthy())...); err != nil {
-		return err
-	}
-	time.Sleep(nuisances)
-	quiet := errors.Join(c.tell("calm"), c.await(""))
-	if err := errors.Join(quiet, c.look()); err != nil {
-		return err
-	}
-	return errors.Join(c.tell("again"), c.await("again"), c.tell("go"))
+	return errors.Join(append(struck, c.world.Healthy())...)
 }
 
 // end lets the programs close their clients, looks at what is left, and ends them.

@@ -232,30 +232,13 @@ func (h *hold) got(locks ...*locksidecar.Lock) {
 	h.end(h.op, "granted")
 }
 
-// rest is the work under locks. Now and then it asks whether it holds them. If there is no answer, it works until it is told of the loss: while the sidecar
-// hangs, only the clock of the client tells it.
-func (h *hold) rest(locks ...*locksidecar.Lock) {
-	time.Sleep(h.pause())
-	if h.rng.IntN(4) > 0 {
-		return
+// rest is the work under locks. Now and then it is longer than a lease.
+func (h *hold) rest() {
+	pause := time.Duration([]int{0, 5, 20, 50}[h.rng.IntN(4)]) * time.Millisecond
+	if h.rng.Float64() >= 0.98 {
+		pause = time.Second + time.Duration(h.rng.Float64()*7*float64(time.Second))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), seconds(h.task.TTL)/8)
-	defer cancel()
-	if _, err := locks[0].Check(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		return
-	}
-	select {
-	case <-locks[0].Lost():
-	case <-time.After(3 * seconds(h.task.TTL)):
-	}
-}
-
-// pause is now and then longer than a lease.
-func (h *hold) pause() time.Duration {
-	if h.rng.Float64() < 0.98 {
-		return time.Duration([]int{0, 5, 20, 50}[h.rng.IntN(4)]) * time.Millisecond
-	}
-	return time.Second + time.Duration(h.rng.Float64()*7*float64(time.Second))
+	time.Sleep(pause)
 }
 
 // leaves: from here on it is released.
@@ -265,7 +248,7 @@ func (h *hold) leaves() {
 
 func (h *hold) body(locks ...*locksidecar.Lock) error {
 	h.got(locks...)
-	h.rest(locks...)
+	h.rest()
 	h.leaves()
 	return nil
 }
@@ -323,7 +306,7 @@ func (h *hold) run(ctx context.Context, wanted []string) error {
 
 func (h *hold) holds(lock *locksidecar.Lock) error {
 	h.got(lock)
-	h.rest(lock)
+	h.rest()
 	return h.release(lock)
 }
 
@@ -339,7 +322,7 @@ func (h *hold) nested(ctx context.Context, key string, options []locksidecar.Opt
 			enter.Tokens = []int64{inner.Token()}
 			h.mu.Unlock()
 			h.end(enter, "granted")
-			h.rest(inner)
+			h.rest()
 			enter = h.begin("leave", h.actor, op{Form: "nested", Hold: h.op.ID})
 			return nil
 		}, options...)
@@ -395,6 +378,31 @@ func (p *program) act(actor int, rng *rand.Rand) {
 	h.ends(func() error { return h.run(ctx, wanted) })
 }
 
+// holdThrough holds a lock until it is lost, also while the sidecar is frozen, and then again, until calm is closed.
+func (p *program) holdThrough(calm <-chan struct{}) {
+	actor, key := p.task.Actors, "through:"+p.task.Name
+	for {
+		h := &hold{program: p, actor: actor, op: p.begin("acquire", actor, op{Form: "through", Keys: []string{key}, Wait: -1})}
+		h.ends(func() error {
+			lock, err := p.client.Acquire(context.Background(), key, h.options()...)
+			if err != nil {
+				return err
+			}
+			h.got(lock)
+			select {
+			case <-lock.Lost():
+			case <-calm:
+			}
+			return h.release(lock)
+		})
+		select {
+		case <-calm:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // ends notes how it ended, also by a panic of a Locker.
 func (h *hold) ends(run func() error) {
 	var err error
@@ -425,6 +433,7 @@ func (h *hold) ends(run func() error) {
 // work lets all goroutines work until calm is closed.
 func (p *program) work(calm <-chan struct{}) *sync.WaitGroup {
 	var all sync.WaitGroup
+	all.Go(func() { p.holdThrough(calm) })
 	for actor := range p.task.Actors {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(p.task.Seed, uint64(actor)))

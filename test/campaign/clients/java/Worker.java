@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
@@ -211,6 +212,16 @@ public final class Worker {
       }
     }
 
+    void through(List<String> keys) throws InterruptedException {
+      try (HeldLock lock = client.acquire(keys.get(0), how())) {
+        CountDownLatch lost = new CountDownLatch(1);
+        lock.lost().thenRun(lost::countDown);
+        got(List.of(lock));
+        while (!calm && !lost.await(50, TimeUnit.MILLISECONDS)) {}
+        leaves();
+      }
+    }
+
     void tries(List<String> keys) throws InterruptedException {
       try (HeldLock lock = client.tryAcquire(keys.get(0), options.data(op.get("id")))) {
         if (lock == null) {
@@ -285,6 +296,7 @@ public final class Worker {
       try {
         switch ((String) op.get("form")) {
           case "block" -> block(keys);
+          case "through" -> through(keys);
           case "try" -> tries(keys);
           case "many" -> many(keys);
           case "semaphore" -> semaphore(keys);
@@ -351,8 +363,19 @@ public final class Worker {
     hold.run(keys);
   }
 
+  /** Holds a lock until it is lost, also while the sidecar is frozen, and then again. */
+  void holdThrough() {
+    List<String> keys = List.of("through:" + name);
+    while (!calm) {
+      new Hold(task.getInt("actors"), null, "through", keys, -1).run(keys);
+      pause(50);
+    }
+  }
+
   List<Thread> work() {
     List<Thread> all = new ArrayList<>();
+    all.add(new Thread(this::holdThrough));
+    all.get(0).start();
     for (int i = 0; i < task.getInt("actors"); i++) {
       int actor = i;
       Thread one =

@@ -126,6 +126,15 @@ class Hold {
     await this.release(lock);
   }
 
+  async through([key]) {
+    const lock = await client.acquire(key, this.options);
+    this.got([lock]);
+    while (!lock.signal.aborted && !calm) {
+      await sleep(50);
+    }
+    await this.release(lock);
+  }
+
   async try([key]) {
     const result = await client.tryAcquire(key, { ttlMs, data: this.op.id });
     if (!result.granted) {
@@ -233,6 +242,18 @@ async function loop(actor) {
   }
 }
 
+/** Holds a lock until it is lost, also while the sidecar is frozen, and then again. */
+async function holdThrough() {
+  const [actor, wanted] = [task.actors, [`through:${task.name}`]];
+  while (!calm) {
+    const op = begin("acquire", actor, { form: "through", keys: wanted, wait: -1, limit: 0 });
+    await new Hold(actor, undefined, op, undefined).run(wanted);
+    await sleep(50);
+  }
+}
+
+const startWork = () => Promise.all([holdThrough(), ...Array.from({ length: task.actors }, (_, i) => loop(i))]);
+
 async function useAgain() {
   const uses = {
     acquire: async (key) => (await client.acquire(key, { waitMs: again })).release(),
@@ -253,7 +274,7 @@ async function useAgain() {
 
 const quiet = (fields) => end(begin("quiet", -1, fields), "done");
 
-let work = Promise.all(Array.from({ length: task.actors }, (_, i) => loop(i)));
+let work = startWork();
 let kept;
 for await (const line of createInterface({ input: process.stdin })) {
   if (line === "calm") {
@@ -267,7 +288,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     quiet({ form: "again" });
   } else {
     calm = false;
-    work = Promise.all(Array.from({ length: task.actors }, (_, i) => loop(i)));
+    work = startWork();
   }
 }
 calm = true;

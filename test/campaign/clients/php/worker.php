@@ -142,13 +142,22 @@ final class Hold
         for ($ends = hrtime(true) + $seconds * 1e9; ($left = $ends - hrtime(true)) > 0;) {
             usleep((int) min(10_000, $left / 1000));
             foreach ($locks as $n => $lock) {
-                if ($lock->lost() !== null) {
-                    $this->notes->add('lost', $this->actor, hold: $this->op['id'], keys: [$lock->key]);
+                if ($this->isLost($lock)) {
                     unset($locks[$n]);
                 }
             }
             $this->program->orphaned();
         }
+    }
+
+    private function isLost(Lock $lock): bool
+    {
+        $lost = $lock->lost() !== null;
+        if ($lost) {
+            $this->notes->add('lost', $this->actor, hold: $this->op['id'], keys: [$lock->key]);
+        }
+
+        return $lost;
     }
 
     private function leaves(bool $exposed = true): void
@@ -188,6 +197,17 @@ final class Hold
         $this->holds($this->program->client->acquire($keys[0], ...$options));
     }
 
+    private function _through(array $keys, array $options): void
+    {
+        $lock = $this->program->client->acquire($keys[0], ...$options);
+        $this->got($lock);
+        while (!$this->isLost($lock) && !$this->program->calm) {
+            usleep(10_000);
+            $this->program->orphaned();
+        }
+        $this->release($lock);
+    }
+
     private function _permit(array $keys, array $options): void
     {
         $this->holds($this->program->semaphore->acquire(...$options));
@@ -209,6 +229,11 @@ final class Hold
     {
         $this->got($lock);
         $this->rest($lock);
+        $this->release($lock);
+    }
+
+    private function release(Lock $lock): void
+    {
         while (true) {
             $this->leaves(false);
             try {
@@ -253,7 +278,7 @@ final class Program
     public ?ArrayObject $exposed = null;
     private readonly Notes $notes;
     private readonly int $parent;
-    private bool $calm = false;
+    public bool $calm = false;
     /** @var list<int> */
     private array $children = [];
     private int $starts = 0;
@@ -314,7 +339,7 @@ final class Program
     private function work(): void
     {
         ++$this->starts;
-        for ($actor = 0; $actor < $this->task['actors']; ++$actor) {
+        for ($actor = 0; $actor <= $this->task['actors']; ++$actor) {
             $pid = pcntl_fork();
             if ($pid === 0) {
                 $this->children = [];
@@ -329,7 +354,7 @@ final class Program
     {
         mt_srand($this->task['seed'] * 1000 + $this->starts * 100 + $actor);
         while (!$this->calm) {
-            $this->once($actor);
+            $actor < $this->task['actors'] ? $this->once($actor) : $this->through($actor);
             usleep(mt_rand(0, 50_000));
             $this->orphaned();
         }
@@ -360,6 +385,14 @@ final class Program
         };
         $op = $this->notes->begin('acquire', $actor, form: $form, keys: $keys, wait: $wait, limit: $keys === ['s0'] ? LIMIT : 0);
         (new Hold($this, $this->notes, $actor, $op))->run($form, $keys, $wait < 0 ? null : $wait / 1000);
+    }
+
+    /** Holds a lock until it is lost, also while the sidecar is frozen. */
+    private function through(int $actor): void
+    {
+        $keys = ["through:{$this->task['name']}"];
+        $op = $this->notes->begin('acquire', $actor, form: 'through', keys: $keys, wait: -1, limit: 0);
+        (new Hold($this, $this->notes, $actor, $op))->run('through', $keys, null);
     }
 
     private function quieten(): void

@@ -53,6 +53,15 @@ class Program:
             keys = ["s0"]
         if form == "try":
             wait = 0
+        self.use(form, actor, rng, keys, wait)
+
+    def through(self) -> None:
+        """Holds a lock until it is lost, also while the sidecar is frozen, and then again."""
+        while not self.commands.calm:
+            self.use("through", self.task["actors"], random.Random(0), [f"through:{self.task['name']}"], -1)
+            time.sleep(0.05)
+
+    def use(self, form: str, actor: int, rng: random.Random, keys: list[str], wait: int) -> None:
         op = self.notes.begin("acquire", actor, form=form, keys=keys, wait=wait, limit=LIMIT if keys == ["s0"] else 0)
         hold = Hold(self, actor, rng, op)
         try:
@@ -68,6 +77,13 @@ class Program:
         self.expose(hold.op)
         with self.client.lock(keys[0], wait=wait, ttl=self.task["ttl"], data=hold.op["id"]) as lock:
             hold.body([lock])
+
+    def _through(self, hold: Hold, keys: list[str], wait: float | None) -> None:
+        with self.client.lock(keys[0], wait=wait, ttl=self.task["ttl"], data=hold.op["id"]) as lock:
+            hold.got([lock])
+            while not lock.lost and not self.commands.calm:
+                time.sleep(0.05)
+            hold.leaves()
 
     def _nested(self, hold: Hold, keys: list[str], wait: float | None) -> None:
         self.expose(hold.op)
@@ -301,8 +317,11 @@ def threads(task: dict[str, Any], client: Any) -> None:
 
     def work() -> None:
         others = [
-            threading.Thread(target=loop, args=(program, i, task["seed"], program.act))
-            for i in range(1, task["actors"])
+            threading.Thread(target=program.through),
+            *(
+                threading.Thread(target=loop, args=(program, i, task["seed"], program.act))
+                for i in range(1, task["actors"])
+            ),
         ]
         for one in others:
             one.start()
@@ -345,8 +364,11 @@ def processes(task: dict[str, Any], client: Any) -> None:
 
     def work() -> None:
         others = [
-            threading.Thread(target=loop, args=(program, i, task["seed"], program.act))
-            for i in range(1, task["actors"])
+            threading.Thread(target=program.through),
+            *(
+                threading.Thread(target=loop, args=(program, i, task["seed"], program.act))
+                for i in range(1, task["actors"])
+            ),
         ]
         for one in others:
             one.start()
@@ -396,6 +418,7 @@ def greenlets(task: dict[str, Any], client: Any) -> None:
     program.expose, program.cover = expose, lambda: expose(None)
 
     def work() -> None:
-        gevent.joinall([gevent.spawn(loop, program, i, task["seed"], act) for i in range(task["actors"])])
+        actors = [gevent.spawn(loop, program, i, task["seed"], act) for i in range(task["actors"])]
+        gevent.joinall([gevent.spawn(program.through), *actors])
 
     rounds(program, work)

@@ -44,7 +44,7 @@ class Program:
         loop = asyncio.get_running_loop()
         while True:
             reader = loop.run_in_executor(None, self.commands.read)
-            await asyncio.gather(*(self.loop(i) for i in range(self.task["actors"])))
+            await asyncio.gather(self.through(), *(self.loop(i) for i in range(self.task["actors"])))
             await reader
             if self.commands.ended:
                 break
@@ -67,6 +67,14 @@ class Program:
         while not self.commands.calm:
             await self.act(actor, rng)
             await asyncio.sleep(rng.uniform(0, 0.05))
+
+    async def through(self) -> None:
+        """Holds a lock until it is lost, also while the sidecar is frozen, and then again."""
+        actor, keys = self.task["actors"], [f"through:{self.task['name']}"]
+        while not self.commands.calm:
+            op = self.notes.begin("acquire", actor, form="through", keys=keys, wait=-1, limit=0)
+            await Hold(self, actor, random.Random(0), op).run("through", keys, None)
+            await asyncio.sleep(0.05)
 
     async def again(self) -> None:
         for key, mutex in [*self.mutexes.items(), ("s0", self.semaphore)]:
@@ -125,6 +133,13 @@ class Hold:
     async def _with(self, keys: list[str], wait: float | None) -> None:
         async with self.program.client.lock(keys[0], **self.options(wait)) as lock:
             await self.body([lock])
+
+    async def _through(self, keys: list[str], wait: float | None) -> None:
+        async with self.program.client.lock(keys[0], **self.options(wait)) as lock:
+            self.got([lock])
+            while not lock.lost and not self.program.commands.calm:  # noqa: ASYNC110 - a thread sets calm
+                await asyncio.sleep(0.05)
+            self.leaves()
 
     async def _many(self, keys: list[str], wait: float | None) -> None:
         async with self.program.client.lock_many(keys, **self.options(wait)) as locks:

@@ -152,6 +152,13 @@ class Hold
   # Not exposed: between the return and the assignment an interruption loses the lock, whatever the client does.
   def acquire(keys, options) = holds(client.acquire(keys.first, **options))
 
+  def through(keys, options)
+    lock = client.acquire(keys.first, **options)
+    got(lock)
+    sleep 0.05 until lock.lost? || @program.calm?
+    release(lock)
+  end
+
   def permit(_keys, options) = holds(@program.semaphore.acquire(**options))
 
   def try(keys, options)
@@ -162,14 +169,16 @@ class Hold
   def holds(lock)
     got(lock)
     rest
-    begin
-      leaves(exposed: false)
-      lock.release
-    rescue Locksidecar::Unavailable, Locksidecar::LimitReached => e
-      @notes.fail(@release, e)
-      sleep 0.2
-      retry
-    end
+    release(lock)
+  end
+
+  def release(lock)
+    leaves(exposed: false)
+    lock.release
+  rescue Locksidecar::Unavailable, Locksidecar::LimitReached => e
+    @notes.fail(@release, e)
+    sleep 0.2
+    retry
   end
 
   def nested(keys, options)
@@ -222,6 +231,8 @@ class Program
     sleep # until SIGTERM
   end
 
+  def calm? = @calm
+
   private
 
   def work
@@ -235,6 +246,15 @@ class Program
         end
       end
     end
+    @threads << Thread.new { hold_through until @calm }
+  end
+
+  # Holds a lock until it is lost, also while the sidecar is frozen.
+  def hold_through
+    actor, keys = TASK["actors"], ["through:#{TASK["name"]}"]
+    op = @notes.begin("acquire", actor, form: "through", keys:, wait: -1, limit: 0)
+    Hold.new(self, actor, nil, op).run("through", keys, nil)
+    sleep 0.05
   end
 
   def act(actor, rng)
