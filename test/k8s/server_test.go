@@ -18,13 +18,13 @@ import (
 
 var server apiserver.TestServer
 
-// startServer starts the API server with its defaults: no flag, no feature gate and no
-// admission plugin that a cluster would have to choose.
+// startServer starts the API server with its defaults: no feature gate and no admission plugin that a cluster would have to choose. The one flag is kubeadm's,
+// too: the volume plugin of node mode is privileged.
 func startServer(t testing.TB) {
 	etcd := testserver.RunEtcd(t, testserver.NewTestConfig(t))
 	storage := storagebackend.NewDefaultConfig("/registry", nil)
 	storage.Transport.ServerList = etcd.Endpoints()
-	started, err := apiserver.StartTestServer(t, apiserver.NewDefaultTestServerOptions(), nil, storage)
+	started, err := apiserver.StartTestServer(t, apiserver.NewDefaultTestServerOptions(), []string{"--allow-privileged"}, storage)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func startWebhook(t *testing.T) (configuration *unstructured.Unstructured, stop 
 	}
 	address, stop := serveWebhook(t, folder)
 	configuration = ofKind(t, "injector/webhook.yaml", "MutatingWebhookConfiguration")
-	pointTo(configuration, "https://"+address+"/mutate", certificate)
+	pointTo(configuration, "https://"+address, certificate)
 	return configuration, stop
 }
 
@@ -83,12 +83,13 @@ func serveWebhook(t *testing.T, folder string) (address string, stop func()) {
 	return serving.Address, stop
 }
 
-// pointTo changes where the API server finds the webhooks, and lets it wait for them for as
+// pointTo changes where the API server finds the webhooks, each under its own path, and lets it wait for them for as
 // long as it can: the machine may be busy.
 func pointTo(configuration *unstructured.Unstructured, url string, ca []byte) {
 	webhooks, _, _ := unstructured.NestedSlice(configuration.Object, "webhooks")
 	for _, w := range webhooks {
-		w.(map[string]any)["clientConfig"] = map[string]any{"url": url, "caBundle": encoded(ca)}
+		path, _, _ := unstructured.NestedString(w.(map[string]any), "clientConfig", "service", "path")
+		w.(map[string]any)["clientConfig"] = map[string]any{"url": url + path, "caBundle": encoded(ca)}
 		w.(map[string]any)["timeoutSeconds"] = int64(30)
 	}
 	configuration.Object["webhooks"] = webhooks
