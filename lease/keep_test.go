@@ -351,7 +351,7 @@ func TestARecallBeforeTheGrant(t *testing.T) {
 }
 
 // A call is told that another sidecar keeps the key. Before it is queued, that one releases the key, and a third one comes. What the call was told decides
-// nothing: it is refused by the third one, gets the key from it, or finds the key free. Nor does the first sidecar keep the key as if nobody had had it since.
+// nothing: it is refused by the third one, gets the key from it, or finds the key free. Nor does the first sidecar keep the key as if nobody held it since.
 // Proves: trap recall
 func TestAThirdSidecarComesBeforeTheQueue(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"a try": 0, "a wait": types.WaitForever} {
