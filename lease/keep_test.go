@@ -300,6 +300,46 @@ func TestATryThatHearsNothingInTime(t *testing.T) {
 	}
 }
 
+// A try of a sidecar that does not hear news looks for itself whether the other one has given the key up, or has it for a session. So it needs no longer
+// than such a thing takes, and the next try is refused as ever.
+// Proves: trap recall
+func TestATryOfASidecarThatDoesNotHear(t *testing.T) {
+	for name, inUse := range map[string]bool{"an idle key": false, "a key in use": true} {
+		t.Run(name, func(t *testing.T) {
+			keepers(t, func(t *testing.T, a, b *rig) {
+				s := a.eitherSession()
+				g := a.mayKeep(s, "k")
+				if !inUse {
+					a.release(s, g)
+				}
+				b.st.hears(false)
+				b.st.dropNews = true
+				began, other := time.Now(), b.eitherSession()
+				got, err := b.try(other, "k")
+				held, refused := errors.AsType[*types.HeldError](err)
+				if d := time.Since(began); d > attempt.RecallWait/2 || refused != inUse || refused && (held.Lock.Token != g.Token || held.Lock.Kept) {
+					t.Fatalf("after %v: %v %+v", d, err, held)
+				}
+				if !inUse {
+					b.release(other, got)
+				} else {
+					_, err := b.m.Acquire(context.Background(), other, types.Request{Key: "k"})
+					if !types.Is[*types.HeldError](err) || b.st.count("Acquire") != 1 {
+						t.Errorf("%v, %d asks: the next try is refused as ever", err, b.st.count("Acquire"))
+					}
+					a.release(s, g)
+				}
+				time.Sleep(time.Second)
+				if n := b.st.count("Check"); n > 3 {
+					t.Errorf("%d checks", n)
+				}
+				b.listened()
+				b.nothingLeft()
+			})
+		})
+	}
+}
+
 // Tries that meet a waiter are refused at once, so they cost the other sidecar nothing. The one that waits gets the key.
 func TestManyTriesOnOneKeptKey(t *testing.T) {
 	keepers(t, func(t *testing.T, a, b *rig) {

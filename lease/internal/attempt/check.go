@@ -186,6 +186,15 @@ func (b *Attempt) endCheck() {
 	b.checking = false
 }
 
+// checkNow causes a check of the attempt.
+func (b *Attempt) checkNow() {
+	now := b.aq.clk.Now()
+	b.mu.Lock()
+	b.checkAt = now
+	b.mu.Unlock()
+	b.aq.Queue.changed(now)
+}
+
 // changed wakes checkWhenDue if its next look is later than the given time.
 func (q *Queue) changed(at time.Time) {
 	q.mu.Lock()

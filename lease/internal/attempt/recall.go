@@ -11,6 +11,10 @@ import (
 // RecallWait is for how long a call that does not wait is queued behind another sidecar that may only keep the key, from the answer that it is queued.
 const RecallWait = 20 * time.Millisecond
 
+// recallChecks are when such a call is checked, also counted from there, if its sidecar does not hear what became of the recall. The other sidecar
+// needs a few milliseconds for it.
+var recallChecks = [...]time.Duration{3 * time.Millisecond, 6 * time.Millisecond, 12 * time.Millisecond}
+
 // RecallOnce lets a call that does not wait ask once more, in the queue, if it was denied by another sidecar that may keep the key for nobody. The
 // queue position is the recall: the other sidecar gives the key up, or says that a session has it. Then, or after [RecallWait], the call is
 // refused as others are. If somebody waits already, the key was recalled before, and RecallOnce returns false. The call does not make this sidecar hear
@@ -43,6 +47,13 @@ func (b *Attempt) refusedBy(ans *store.Answer, sent time.Time) {
 	b.leave(recallOver)
 }
 
-// endRecall ends an attempt that only recalls, and has just been queued: only now the other sidecar can have heard of it. The cancel finds a grant of
-// which no news has come.
-func (b *Attempt) endRecall() { time.AfterFunc(RecallWait, func() { b.leave(recallOver) }) }
+// endRecall ends an attempt that only recalls, and has just been queued: only now the other sidecar can have heard of it. If this sidecar hears no news,
+// the attempt is checked meanwhile. The cancel finds a grant of which no news has come.
+func (b *Attempt) endRecall() {
+	time.AfterFunc(RecallWait, func() { b.leave(recallOver) })
+	if !b.aq.hears() {
+		for _, after := range recallChecks {
+			time.AfterFunc(after, b.checkNow)
+		}
+	}
+}
