@@ -68,16 +68,19 @@ type Watches struct {
 	keys    map[string]*key
 	streams int
 
-	// These belong to Keep. unconfirmed are keys without streams that the store may still watch.
+	// These belong to Keep. unconfirmed are keys that the store may watch for no stream, and when to end that: the end of a watch has failed, or
+	// the outcome of a watch is unknown.
 	lease       Lease
-	unconfirmed []string
+	unconfirmed map[string]time.Time
 
 	keepNow, lookNow chan struct{}
 }
 
 // New makes watches without streams.
 func New(cfg Config) *Watches {
-	return &Watches{cfg: cfg, keys: make(map[string]*key), keepNow: make(chan struct{}, 1), lookNow: make(chan struct{}, 1)}
+	return &Watches{
+		cfg: cfg, keys: make(map[string]*key), unconfirmed: make(map[string]time.Time), keepNow: make(chan struct{}, 1), lookNow: make(chan struct{}, 1),
+	}
 }
 
 // Stream receives the events of one key.
@@ -198,19 +201,20 @@ func (ws *Watches) Run(ctx context.Context) {
 
 func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
 	gone, missing, waiting := ws.plan()
-	again = time.Hour
 	if len(gone) > 0 {
-		again = ws.unwatch(ctx, gone)
+		ws.unwatch(ctx, gone)
 	}
-	if len(missing) == 0 {
-		return again
+	if len(missing) > 0 {
+		if err := ws.watch(ctx, missing); err != nil {
+			ws.fail(waiting, err)
+			ws.cfg.Log.Debug("keys not watched, trying again", "error", err)
+			return ws.cfg.Retry()
+		}
 	}
-	if err := ws.watch(ctx, missing); err != nil {
-		ws.fail(waiting, err)
-		ws.cfg.Log.Debug("keys not watched, trying again", "error", err)
-		return ws.cfg.Retry()
+	if len(gone)+len(missing) > 0 {
+		return 0 // there may be more
 	}
-	return 0
+	return ws.nextEnd()
 }
 
 // plan returns the watched keys without streams, and the keys not watched yet, with their waiting streams.
@@ -233,15 +237,19 @@ func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
 		}
 	}
 	if lost {
-		ws.unconfirmed = nil
+		clear(ws.unconfirmed)
 	}
-	ws.unconfirmed = slices.DeleteFunc(ws.unconfirmed, func(name string) bool {
-		ends := ws.keys[name] == nil // else a new stream wants a watch
-		if ends {
+	now := ws.cfg.Clock.Now()
+	for name, from := range ws.unconfirmed {
+		switch k := ws.keys[name]; {
+		case now.Before(from):
+		case k != nil && k.watched, slices.Contains(gone, name): // the end of its last stream ends that, or just does
+			delete(ws.unconfirmed, name)
+		case k == nil && len(gone) < ws.cfg.BatchMax:
+			delete(ws.unconfirmed, name)
 			gone = append(gone, name)
 		}
-		return ends
-	})
+	}
 	if lost || ws.lease != nil && len(ws.keys) == 0 {
 		ws.lease.Unpin()
 		ws.lease = nil
@@ -260,12 +268,15 @@ func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
 	for i, k := range keys {
 		names[i] = k.name
 	}
+	givenUp := ws.cfg.Clock.Now().Add(2 * ws.cfg.Timeout) // from then on the store carries the question out no more
 	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
 	defer cancel()
 	if err := ws.cfg.Store.Watch(ctx, names, ws.lease.ID()); err != nil {
+		if store.OutcomeUnknown(err) {
+			ws.endLater(names, givenUp)
+		}
 		return err
 	}
-	ws.unconfirmed = slices.DeleteFunc(ws.unconfirmed, func(name string) bool { return slices.Contains(names, name) })
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, k := range keys {
@@ -276,16 +287,32 @@ func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
 }
 
 // unwatch ends watches. If the store fails, because a busy key's row is locked for instance, it is asked again: a key that is watched has no cohorts, and
-// no sidecar keeps it. At the latest, the watches end with the lease.
-func (ws *Watches) unwatch(ctx context.Context, names []string) (again time.Duration) {
+// no sidecar keeps it. At the latest, the watches end with the lease, which may live for long.
+func (ws *Watches) unwatch(ctx context.Context, names []string) {
 	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
 	defer cancel()
 	if err := ws.cfg.Store.Unwatch(ctx, names); err != nil {
 		ws.cfg.Log.Debug("could not stop watching keys, trying again", "keys", len(names), "error", err)
-		ws.unconfirmed = append(ws.unconfirmed, names...)
-		return ws.cfg.Retry()
+		ws.endLater(names, ws.cfg.Clock.Now().Add(ws.cfg.Retry()))
 	}
-	return 0
+}
+
+// endLater makes the watches of keys end from a time on, unless a stream watches them then.
+func (ws *Watches) endLater(names []string, from time.Time) {
+	for _, name := range names {
+		ws.unconfirmed[name] = from
+	}
+}
+
+// nextEnd is how long it takes until an unconfirmed watch must be ended.
+func (ws *Watches) nextEnd() time.Duration {
+	now, next := ws.cfg.Clock.Now(), time.Hour
+	for _, from := range ws.unconfirmed {
+		if wait := from.Sub(now); wait > 0 { // the others wait for the watch of a stream
+			next = min(next, wait)
+		}
+	}
+	return next
 }
 
 const (

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -44,6 +45,7 @@ type bench struct {
 	takes   time.Duration // how long a read takes after it has seen the state
 	slow    time.Duration // how long Watch takes
 	err     error         // of all operations
+	unheard error         // of Watch, which is carried out
 	watched int
 	// pinned are the users of the lease, lost: it is not alive.
 	pinned int
@@ -108,7 +110,7 @@ func (b *bench) Watch(_ context.Context, keys []string, _ store.LeaseID) error {
 	if b.err == nil {
 		b.watched += len(keys)
 	}
-	return b.err
+	return cmp.Or(b.err, b.unheard)
 }
 
 func (b *bench) Unwatch(_ context.Context, keys []string) error {
@@ -468,4 +470,62 @@ func TestTheEndOfAWatchIsRepeated(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A watch whose outcome is unknown is ended, because the store may have it. If the key is watched again meanwhile, only the end of the last stream ends that.
+// Proves: trap kept key
+func TestAWatchOfUnknownOutcomeIsEnded(t *testing.T) {
+	for name, meanwhile := range map[string]func(b *bench){
+		"nobody comes": func(*bench) {},
+		"the key is watched again": func(b *bench) {
+			r := b.begin()
+			time.Sleep(time.Minute)
+			if b.watched < 1 {
+				t.Error("a key with a stream is not watched")
+			}
+			b.watched = 1 // the store has one watch of a key, however often it was asked
+			r.Close()
+		},
+		"its end fails, too": func(b *bench) {
+			b.fails(errors.New("the row is locked"))
+			time.Sleep(time.Minute)
+			b.fails(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				b.unheard = &store.Error{Op: "watch", Err: errors.New("the answer is lost"), Unknown: true}
+				if _, err := b.open().State(); !errors.Is(err, b.unheard) || b.watched != 1 {
+					t.Fatalf("watched %d times: %v", b.watched, err)
+				}
+				b.change(func() { b.unheard = nil })
+				meanwhile(b)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if b.watched != 0 {
+					t.Error("still watched")
+				}
+			})
+		})
+	}
+}
+
+// A watch that seems to be lost arrives late, after its key was watched again, and that was over. It is ended, too.
+// Proves: trap kept key
+func TestAWatchThatComesLateIsEnded(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.fails(&store.Error{Op: "watch", Err: errors.New("lost"), Unknown: true})
+		if _, err := b.open().State(); err == nil {
+			t.Fatal("it has not failed")
+		}
+		b.fails(nil)
+		b.begin().Close()
+		time.Sleep(2*b.ws.cfg.Timeout - time.Millisecond)
+		b.change(func() { b.watched = 1 })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if b.watched > 0 {
+			t.Error("still watched")
+		}
+	})
 }
