@@ -52,7 +52,8 @@ func (m *Manager) tell(ctx context.Context, key string, token int64) error {
 }
 
 const (
-	// recallLimit is for how long a request to stop waits for a sidecar that may only keep the key: for what a recall takes, and a multiple of it.
+	// recallLimit is for how long a request to stop waits for a sidecar that may only keep the key: for what a recall takes, and a multiple of it. The
+	// time begins when the store has the recall.
 	recallLimit = 100 * time.Millisecond
 	// recallPause is the pause between two looks at the key.
 	recallPause = 5 * time.Millisecond
@@ -76,6 +77,17 @@ func (m *Manager) recallElsewhere(ctx context.Context, key string) error {
 		return nil // this sidecar has too many watches: the holder that the store knows is asked
 	}
 	defer stream.Close()
+	// The watch may take longer than the keeper: its lease is opened, and on some stores a connection for news.
+	select {
+	case <-stream.Begun():
+		if _, err := stream.State(); err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		return types.Left(ctx)
+	case <-m.ctx.Done():
+		return types.ErrDraining
+	}
 	now := was
 	for began := m.cfg.Clock.Now(); may && now.Token == was.Token && m.cfg.Clock.Now().Sub(began) < recallLimit; {
 		if clock.Rest(ctx, recallPause) != nil {

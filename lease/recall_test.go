@@ -3,8 +3,10 @@ package lease
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -29,4 +31,56 @@ func TestAWatchOfUnknownOutcomeEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A request to stop comes from a sidecar that takes long to begin a watch, which is the recall. The keeper has its whole time from then on, so the
+// request is not judged by what the store knew before.
+// Proves: promise 17, trap recall
+func TestARequestToStopGivesTheKeeperItsTime(t *testing.T) {
+	watchTakes := fault{before: 3 * recallLimit / 2}
+	t.Run("a later holder", func(t *testing.T) {
+		keepers(t, func(t *testing.T, a, b *rig) {
+			s := a.explicitSession()
+			was := a.keeps(s, "k")
+			b.st.set("Watch", watchTakes)
+			asked := make(chan error, 1)
+			go func() { asked <- b.m.AskToStop(context.Background(), "k", was.Token, nil) }()
+			for len(asked) == 0 { // each hold is too short to be told to the store
+				g := a.lock(s, "k")
+				time.Sleep(soon)
+				a.release(s, g)
+				synctest.Wait()
+			}
+			if err := <-asked; !types.Is[*types.NotHeldError](err) {
+				t.Errorf("got %v", err)
+			}
+			time.Sleep(2 * a.m.cfg.RenewInterval)
+			if told := a.stops(); len(told) > 0 {
+				t.Errorf("a later holder was asked to stop: %+v", told)
+			}
+		})
+	})
+	t.Run("nobody", func(t *testing.T) {
+		keepers(t, func(t *testing.T, a, b *rig) {
+			a.keeps(a.explicitSession(), "k")
+			b.st.set("Watch", watchTakes)
+			if err := b.m.AskToStop(context.Background(), "k", 0, nil); !types.Is[*types.NotHeldError](err) {
+				t.Errorf("got %v", err)
+			}
+		})
+	})
+	t.Run("no watch", func(t *testing.T) {
+		keepers(t, func(t *testing.T, a, b *rig) {
+			a.keeps(a.explicitSession(), "k")
+			b.st.set("Watch", fault{refuse: true})
+			if err := b.m.AskToStop(context.Background(), "k", 0, nil); !store.Unavailable(err) {
+				t.Errorf("got %v", err)
+			}
+			time.Sleep(time.Second)
+			b.st.lift("Watch")
+			if err := b.m.AskToStop(context.Background(), "k", 0, nil); !types.Is[*types.NotHeldError](err) {
+				t.Errorf("got %v", err)
+			}
+		})
+	})
 }
