@@ -48,6 +48,8 @@ type double struct {
 	// history is that of the store. openedIn are the histories in which leases were opened.
 	history  store.History
 	openedIn map[store.LeaseID]store.History
+	// enqueued are the asks of the last Enqueue.
+	enqueued []store.Ask
 	// unsettled is the number of the next withdrawals that are not final.
 	unsettled atomic.Int32
 }
@@ -447,6 +449,9 @@ func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer,
 func (d *double) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	asks = slices.Clone(asks)
 	d.remember(asks)
+	d.mu.Lock()
+	d.enqueued = asks
+	d.mu.Unlock()
 	return do(ctx, d, "Enqueue", len(asks), func(ctx context.Context) ([]store.Answer, error) {
 		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
 			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Enqueue(ctx, asks) })

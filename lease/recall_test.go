@@ -2,10 +2,12 @@ package lease
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/keep"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -82,5 +84,102 @@ func TestARequestToStopGivesTheKeeperItsTime(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	})
+}
+
+// A call that does not wait, and meets a key that another sidecar keeps, is answered within the patience, counted from the call, as all such calls: also if each
+// statement takes nearly its whole time. It is denied then: it asked, and the key was taken.
+// Proves: promise 9, trap recall
+func TestATryForAKeptKeyIsAnsweredInTime(t *testing.T) {
+	const timeout = time.Second
+	for _, takes := range []time.Duration{9 * timeout / 10, 4 * timeout / 10} {
+		for name, call := range map[string]func(b *rig) error{
+			"one": func(b *rig) error { _, err := b.try(b.eitherSession(), "k"); return err },
+			"ttl": func(b *rig) error {
+				_, err := b.m.Acquire(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, NoCache: true})
+				return err
+			},
+			"several": func(b *rig) error {
+				_, err := b.m.AcquireAll(context.Background(), b.eitherSession(), []string{"j", "k", "l"}, types.Request{})
+				return err
+			},
+		} {
+			t.Run(fmt.Sprint(name, " ", takes), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					short := with(func(c *types.Config) { c.StoreTimeout = timeout })
+					a := newRig(t, keeping, short)
+					b := a.another(keeping, short)
+					b.lock(b.explicitSession(), "own") // opens the lease
+					a.mayKeep(a.explicitSession(), "k")
+					a.st.losesRecalls(true)
+					b.st.setAll(fault{before: takes})
+					b.st.lift("Renew")
+					began := time.Now()
+					err := call(b)
+					if d := time.Since(began); d > types.Patience(timeout) || !types.Is[*types.HeldError](err) {
+						t.Errorf("after %v: %v", d, err)
+					}
+					b.st.lift(everyOp...)
+				})
+			})
+		}
+	}
+}
+
+// A call that does not wait, and is queued to recall a key, does not wait until its store receives news. A call that waits does.
+// Proves: trap recall
+func TestARecallNeedsNoNews(t *testing.T) {
+	for wait, needs := range map[time.Duration]bool{0: false, time.Second: true} {
+		keepers(t, func(t *testing.T, a, b *rig) {
+			a.keeps(a.eitherSession(), "k")
+			b.ask(context.Background(), b.eitherSession(), types.Request{Key: "k", Wait: wait}).gets(t)
+			if asks := b.st.enqueued; len(asks) != 1 || asks[0].NoNews == needs {
+				t.Errorf("wait %v: queued as %+v", wait, asks)
+			}
+		})
+	}
+}
+
+// A keeper is dead, and its key stays kept until its lease ends. Once it should have given the key up, tries are refused from the cache, as for every held key.
+// As long as it may answer, none is, because the key may become free at any time.
+// Proves: rule cost, promise 18
+func TestTriesForTheKeyOfADeadKeeper(t *testing.T) {
+	keepers(t, func(t *testing.T, a, b *rig) {
+		a.keeps(a.eitherSession(), "k")
+		a.st.losesRecalls(true)
+		free := a.st.hold("Release")
+		s := b.eitherSession()
+		try := func() error {
+			_, err := b.m.Acquire(context.Background(), s, types.Request{Key: "k"})
+			return err
+		}
+		time.Sleep(keep.MaxAge)
+		before := b.st.count("Acquire")
+		for range 5 {
+			if err := try(); !types.Is[*types.HeldError](err) {
+				t.Fatal(err)
+			}
+		}
+		if n := b.st.count("Acquire") - before; n != 5 {
+			t.Errorf("%d asks: a denial by a key that may become free is remembered", n)
+		}
+		time.Sleep(2 * time.Second)
+		before = b.st.total()
+		for began := time.Now(); time.Since(began) < time.Second; time.Sleep(time.Millisecond) {
+			if err := try(); !types.Is[*types.HeldError](err) {
+				t.Fatal(err)
+			}
+		}
+		if n := b.st.total() - before; n > 40 { // an ask, an enqueue and a cancel for each CACHE_TTL
+			t.Errorf("%d statements in a second", n)
+		}
+		free()
+		for b.has("k").Held {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(b.m.cfg.CacheTTL)
+		if err := try(); err != nil {
+			t.Errorf("the key is free: %v", err)
+		}
 	})
 }

@@ -39,6 +39,8 @@ type Ask struct {
 	// Last is the token under which the store last knew this instance as the holder of the key, or zero. If the key's last grant has it,
 	// nobody had the key in between, and the new grant may be Keepable.
 	Last int64
+	// NoNews: the asker cancels its wait in a moment, which finds a grant. So an Enqueue does not wait until news are received.
+	NoNews bool
 }
 
 // Outcome is what became of an attempt.

@@ -253,6 +253,33 @@ func TestEnqueueWaitsForTheListener(t *testing.T) {
 	want(t, <-done, store.Granted)
 }
 
+// A call that is queued for a moment, and whose cancel finds a grant, does not wait for LISTEN.
+func TestABriefEnqueueDoesNotWaitForTheListener(t *testing.T) {
+	t.Parallel()
+	url := cluster.NewDatabase(t)
+	proxy := pgproxy.Start(t, url)
+	s := newListener(t, proxy.URL(), "b", postgres.ListenAuto)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	proxy.On("listen", pgproxy.BeforeSend, func() {
+		close(reached)
+		<-goOn
+	})
+	defer close(goOn)
+	s.Listen(true)
+	<-reached
+	ask := askFor("k", s.lease)
+	ask.NoNews = true
+	done := make(chan store.Answer, 1)
+	go func() { done <- enqueue(t, s, ask) }()
+	select {
+	case ans := <-done:
+		want(t, ans, store.Granted)
+	case <-time.After(2 * time.Second): // an Enqueue with news waits for longer here
+		t.Error("it waits for the listener")
+		<-done
+	}
+}
+
 // A hand-off in the moment in which the listening begins: the waiter is in the queue, and LISTEN is not committed, so nobody hears the
 // notification. After LISTEN all is looked at, not before.
 // Proves: promise 6, trap notifications

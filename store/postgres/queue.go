@@ -15,7 +15,9 @@ import (
 // enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While it finds
 // dead holders, only ctx limits it.
 func (t *asking) enqueue(ctx context.Context) ([]store.Answer, error) {
-	t.listener.ready(ctx, t.ear)
+	if slices.ContainsFunc(t.asks, func(a store.Ask) bool { return !a.NoNews }) {
+		t.listener.ready(ctx, t.ear)
+	}
 	for len(t.open) > 0 {
 		if err := t.ask(ctx, true); err != nil {
 			return nil, err

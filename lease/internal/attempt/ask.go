@@ -54,7 +54,7 @@ func (b *Attempt) beginAsk(now time.Time) store.Ask {
 func (b *Attempt) ask() store.Ask {
 	a := store.Ask{
 		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Shared: b.req.Shared, Limit: b.req.Limit,
-		Data: b.req.Data, Traceparent: b.req.Traceparent,
+		Data: b.req.Data, Traceparent: b.req.Traceparent, NoNews: b.onlyRecalls,
 	}
 	if b.Lease() != nil {
 		a.Lease = b.Lease().ID()
@@ -85,9 +85,7 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	b.mu.Lock()
 	b.seen, b.seenAt = &lock, sent
 	b.mu.Unlock()
-	if !lock.Kept { // its sidecar may give it up at any time
-		b.aq.heldCache.Put(lock, b.cacheVersion, sent)
-	}
+	b.rememberDenial(&lock, sent)
 	b.denied(&types.HeldError{Lock: lock})
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/keep"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -15,10 +16,14 @@ const RecallWait = 20 * time.Millisecond
 // needs a few milliseconds for it.
 var recallChecks = [...]time.Duration{3 * time.Millisecond, 6 * time.Millisecond, 12 * time.Millisecond}
 
+// giveUpTakes is how long a keeper may take to give a key up, or to tell the store of its holder, before it counts as one that does not answer.
+const giveUpTakes = time.Second
+
 // RecallOnce lets a call that does not wait ask once more, in the queue, if it was denied by another sidecar that may keep the key for nobody. The
 // queue position is the recall: the other sidecar gives the key up, or says that a session has it. Then, or after [RecallWait], the call is
-// refused as others are. If somebody waits already, the key was recalled before, and RecallOnce returns false. The call does not make this sidecar hear
-// news, because a connection for them may take longer than RecallWait.
+// refused as others are. If somebody waits already, the key was recalled before, and RecallOnce returns false. It returns false, too, if the call's time is
+// nearly over: the call does not wait, so that time counts from its beginning (see limit). The call does not make this sidecar hear news, because a connection
+// for them may take longer than RecallWait.
 func (c *Call) RecallOnce(err error) bool {
 	held, denied := errors.AsType[*types.HeldError](err)
 	if !denied || c.onlyRecalls || c.req.Wait != 0 {
@@ -27,8 +32,12 @@ func (c *Call) RecallOnce(err error) bool {
 	if l := &held.Lock; !l.Kept || l.QueueLength > 0 || l.Holder.Instance == c.aq.cfg.Instance {
 		return false
 	}
+	queued := c.aq.clk.Now().Sub(c.began) + RecallWait
+	if queued > types.Patience(c.aq.cfg.StoreTimeout) {
+		return false
+	}
 	own := *c.req
-	own.Wait = c.aq.clk.Now().Sub(c.began) + RecallWait
+	own.Wait = queued
 	c.req, c.onlyRecalls = &own, true
 	c.limit.stop()
 	c.limit = limit{} // that of a call that waits
@@ -41,10 +50,17 @@ func (b *Attempt) refusedBy(ans *store.Answer, sent time.Time) {
 	if !b.onlyRecalls || ans.Lock.Kept && ans.Position <= 1 {
 		return
 	}
-	if !ans.Lock.Kept { // the next calls are denied as this one
-		b.aq.heldCache.Put(ans.Lock, b.cacheVersion, sent)
-	}
+	b.rememberDenial(&ans.Lock, sent)
 	b.leave(recallOver)
+}
+
+// rememberDenial lets the next calls be denied as this one, from the cache, by an answer to a question that was sent at the given time. A key that is kept may
+// become free at any time, and the next call finds that. But a keeper that lives gives it up at [keep.MaxAge]: one that has not done so is dead, frozen
+// or cut off, and its key stays until its lease ends.
+func (b *Attempt) rememberDenial(lock *store.Lock, sent time.Time) {
+	if !lock.Kept || lock.Holder.HeldFor > keep.MaxAge+giveUpTakes {
+		b.aq.heldCache.Put(*lock, b.cacheVersion, sent)
+	}
 }
 
 // endRecall ends an attempt that only recalls, and has just been queued: only now the other sidecar can have heard of it. If this sidecar hears no news,

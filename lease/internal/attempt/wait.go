@@ -106,7 +106,7 @@ func (c *Call) firstOf(something, mayEnter <-chan struct{}) error {
 //   - wait > 0: timer fires when the wait is over, and again when the store's time after it is over. The store has that time to say whether
 //     the call was granted meanwhile.
 //   - wait = 0: the call has only the store's time. Calls that begin about together share storeLate. One that has run for longer before has
-//     a timer of its own.
+//     a timer of its own. If it is queued to recall the key (see RecallOnce), its time goes on, and then it is refused: it was denied before.
 //   - wait < 0: nothing fires.
 //
 // The store's time is [types.Patience], or where calls share a timer that of a [types.PatienceTimer], which is a little shorter.
@@ -148,7 +148,11 @@ func (c *Call) timerFired() error {
 		return errStoreLate
 	}
 	l.waitOver = true
-	l.timer.Reset(types.Patience(c.aq.cfg.StoreTimeout))
+	left := types.Patience(c.aq.cfg.StoreTimeout)
+	if c.onlyRecalls {
+		left -= c.aq.clk.Now().Sub(c.began)
+	}
+	l.timer.Reset(left)
 	return errTimeUp
 }
 
@@ -213,7 +217,11 @@ func (c *Call) Timeout() error {
 	return e
 }
 
-// silence is the error if the store's time is over. asked: the store was asked for the lock, so the outcome is unknown.
+// silence is the error if the store's time is over. asked: the store was asked for the lock, so the outcome is unknown. A call that only recalls was denied
+// before that.
 func (c *Call) silence(asked bool) error {
+	if c.onlyRecalls {
+		return c.Timeout()
+	}
 	return types.Silence("acquire", c.aq.cfg.StoreTimeout, asked)
 }

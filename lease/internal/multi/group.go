@@ -326,7 +326,9 @@ func (g *group) advance() error {
 				later.Cancel()
 			}
 			if c.RecallOnce(err) {
-				return g.settled(g.calls[first+i+1 : first+len(attempts)])
+				if late := g.settled(g.calls[first+i+1 : first+len(attempts)]); !store.Unavailable(late) {
+					return late
+				}
 			}
 			return c.MayGoOn(err)
 		}
