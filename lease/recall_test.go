@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,6 +139,76 @@ func TestARecallNeedsNoNews(t *testing.T) {
 			}
 		})
 	}
+}
+
+// For a minute no recalls were heard, so nothing was kept. When they are heard again, a sidecar of few pairs keeps its keys again before long.
+// Proves: rule cost
+func TestHearingIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		a.st.hears(false)
+		var broken atomic.Bool
+		broken.Store(true)
+		a.st.onKeeping = func(on bool) { a.st.hears(on && !broken.Load()) }
+		s := a.explicitSession()
+		uses := func(d time.Duration) {
+			for range d / (300 * time.Millisecond) {
+				a.uses(s, "k", 1)
+				time.Sleep(100 * time.Millisecond)
+				a.uses(s, "k", 1) // within KEEP
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+		uses(time.Minute)
+		broken.Store(false)
+		uses(3 * time.Minute)
+		if a.counts.keptGrants == 0 {
+			t.Error("no key was kept since")
+		}
+	})
+}
+
+// A store hears for another reason, and would check its connection more often for keys that are taken too rarely for that to pay. It is told of them more and
+// more seldom.
+// Proves: rule cost
+func TestAStoreThatHearsIsNotToldForRareUses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping)
+		var told atomic.Int64
+		a.st.onKeeping = func(on bool) {
+			if on {
+				told.Add(1)
+			}
+		}
+		s := a.explicitSession()
+		for range 120 { // ten minutes
+			a.uses(s, "k", 3)
+			time.Sleep(5 * time.Second)
+		}
+		if n := told.Load(); n > 5 {
+			t.Errorf("told %d times in ten minutes", n)
+		}
+		for range 300 { // now it pays
+			a.uses(s, "k", 10)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if a.m.acquirer.KeptKeys() != 1 {
+			t.Error("the key is not kept, though it is used often")
+		}
+	})
+}
+
+// If to hear recalls costs the store nothing, keys are kept also if that saves little.
+func TestRareUsesOfAStoreThatHearsAlways(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newRig(t, keeping, func(_ *types.Config, tr *store.Traits) { tr.HearsAlways = true })
+		a.st.onKeeping = func(bool) { t.Error("the store is told that keys are kept") }
+		s := a.explicitSession()
+		for range 10 {
+			a.keeps(s, "k")
+			time.Sleep(time.Minute)
+		}
+	})
 }
 
 // A keeper is dead, and its key stays kept until its lease ends. Once it should have given the key up, tries are refused from the cache, as for every held key.

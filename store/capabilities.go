@@ -100,7 +100,7 @@ type Listener interface {
 	Listen(on bool)
 }
 
-// Keeper is an engine that learns of a Recall as soon as [Traits].Hears says only while it knows that keys are kept here.
+// Keeper is an engine that learns of a Recall as soon as [Traits].Hears says only while it knows that keys are kept here, unless it HearsAlways.
 type Keeper interface {
 	// Keeping says whether this instance has Keepable grants, or soon will have. It does not block. Traits.Hears may be false until the engine
 	// has reacted to it.

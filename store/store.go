@@ -210,6 +210,8 @@ type Traits struct {
 	// Hears: a Recall by another instance arrives here soon, as far as this instance knows. Without it, a key must not be kept. It may end
 	// without news, so callers look at it while they keep keys.
 	Hears bool
+	// HearsAlways: to hear of recalls costs the engine nothing, so it does that without [Keeper].
+	HearsAlways bool
 	// LongestQueue is the greatest number of waiters of a key; zero means that the engine sets no limit.
 	LongestQueue int
 }

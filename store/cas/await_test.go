@@ -121,6 +121,16 @@ func TestLettersAreExpectedWhileSomebodyWaits(t *testing.T) {
 	}
 }
 
+// Only a backend that looks for letters must be told that keys are kept.
+func TestWhoHearsAlways(t *testing.T) {
+	server := fake.NewServer()
+	a, _, _ := startPolling(t, server, "a")
+	b := cas.NewSpace(fake.Only(server.Open("b", fake.Faults{})), cas.Config{}).View(store.Identity{Namespace: "n", Instance: "b"})
+	if a.Traits().HearsAlways || !b.Traits().HearsAlways {
+		t.Errorf("one that looks: %t, one that is told: %t", a.Traits().HearsAlways, b.Traits().HearsAlways)
+	}
+}
+
 // While another session keeps a record locked, its items are answered so, and nothing changes.
 func TestLockedRecords(t *testing.T) {
 	s, p, lease := startPolling(t, fake.NewServer(), "a")

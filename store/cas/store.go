@@ -195,7 +195,10 @@ func (s *Store) Ready() error {
 
 // Traits says that a lease which has expired is dead, and whether letters arrive.
 func (s *Store) Traits() store.Traits {
-	return store.Traits{Final: true, LongestQueue: s.cfg.LongestQueue, Hears: s.Ready() == nil && s.backend.Hears()}
+	_, onRequest := s.backend.(Expecter)
+	return store.Traits{
+		Final: true, LongestQueue: s.cfg.LongestQueue, Hears: s.Ready() == nil && s.backend.Hears(), HearsAlways: !onRequest,
+	}
 }
 
 // Details is what the backend tells about its server, if it does.

@@ -86,7 +86,9 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	aq.arrivals = newArrivals(aq.enqueueAll, aq.gathers)
 	if c.Keep > 0 && !traits.Inline { // an inline store answers as fast as the table
 		aq.keeps = keep.New(c.Keep, cmp.Or(c.MaxKept, keep.MaxEntries), CohortTime, c.Lanes.Together, c.Clock)
-		aq.keeper.st, _ = c.Store.(store.Keeper)
+		if !traits.HearsAlways {
+			aq.keeper.st, _ = c.Store.(store.Keeper)
+		}
 		aq.keeper.needs, aq.keeper.wake = c.Needs, aq.keeps.Wake
 	}
 	return aq, aq.requests.Remember(holdings.Remembered)

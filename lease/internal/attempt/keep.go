@@ -272,10 +272,9 @@ func (b *Attempt) last() int64 {
 	if last == 0 {
 		return 0
 	}
-	if b.aq.keeper.wants(b.sent); !b.aq.hears() {
+	if told := b.aq.keeper.wants(b.sent, b.aq.hears()); !told || !b.aq.hears() {
 		return 0
 	}
-	b.aq.keeper.tell(b.sent)
 	return last
 }
 

@@ -17,13 +17,18 @@ const LeastUses = 10
 const (
 	// hearPeriod is for how long the store hears recalls before it is judged whether that has paid.
 	hearPeriod = 10 * time.Second
-	// mostUses limits how often they must have wanted one after periods that did not pay.
+	// mostUses limits how often they must have wanted one after periods that did not pay: twice as often after each.
 	mostUses = 64 * LeastUses
+	// hearPause is after what pause LeastUses suffice again. It doubles, too.
+	hearPause = time.Minute
 )
 
 // keeper decides while a store that hears recalls only for those who keep keys must do so: see [store.Keeper]. Hearing costs the server something, whoever
-// keeps keys: [store.Listener] says what. So it must pay, too. If the sidecar hears anyway, because a call waits, keys are kept without this; the store is
-// told in each case, because a connection that carries recalls is checked more often.
+// keeps keys: [store.Listener] says what. So it must pay, too. The store is told also if the sidecar hears anyway, because a call waits for instance: a
+// connection that carries recalls is checked more often. As this costs less, it is tried at once.
+//
+// After a period that did not pay, more asks must want to keep their keys. A sidecar of few asks would never have so many, so after a pause it is tried as at
+// first: perhaps recalls are heard now, or others do not want the keys any more, and nothing else would show it.
 type keeper struct {
 	st    store.Keeper // nil: the store hears all the time
 	needs *hearing.Needs
@@ -37,42 +42,40 @@ type keeper struct {
 	began time.Time
 	// hears: it must hear because of that.
 	hears bool
-	// wanted counts asks that wanted to keep their keys since counted, while the store need not hear. needed is how many of them make it hear.
+	// wanted counts asks that wanted to keep their keys since counted, while the store need not hear. needed is how many of them make it hear during the
+	// pause after the last period, which ended and did not pay; 0: it has paid, or there was none.
 	wanted, needed int
-	counted        time.Time
+	counted, ended time.Time
 }
 
-// wants records that an ask wants to keep its key.
-func (k *keeper) wants(now time.Time) {
+// wants records that an ask wants to keep its key. It reports whether the store knows that keys may be kept from now on; it need not hear yet. heard: it hears
+// already.
+func (k *keeper) wants(now time.Time, heard bool) (told bool) {
 	if k.st == nil {
-		return
+		return true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.hears {
-		return
+		return true
 	}
 	if now.Sub(k.counted) >= hearPeriod {
 		k.counted, k.wanted = now, 0
 	}
-	if k.wanted++; k.wanted < max(k.needed, LeastUses) {
-		return
+	k.wanted++
+	needed := k.needed
+	if pause := hearPause * time.Duration(needed/(2*LeastUses)); now.Sub(k.ended) >= pause {
+		needed = 0
 	}
-	k.hears = true
-	k.needs.Begin(hearing.News)
-	k.tellLocked(now)
-}
-
-// tell tells the store that a key may be kept from now on.
-func (k *keeper) tell(now time.Time) {
-	if k.st == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.told {
+	switch {
+	case k.wanted >= max(needed, LeastUses):
+		k.hears = true
+		k.needs.Begin(hearing.News)
+		k.tellLocked(now)
+	case heard && needed == 0 && !k.told:
 		k.tellLocked(now)
 	}
+	return k.told
 }
 
 // tellLocked begins a period. The caller holds k.mu.
@@ -99,13 +102,14 @@ func (k *keeper) rest(now time.Time) (next time.Duration, ends bool) {
 	}
 	k.began = now
 	if k.takes.Swap(0) >= LeastUses {
-		k.needed = LeastUses
+		k.needed = 0
 		return time.Second, false
 	}
 	k.told = false
 	k.st.Keeping(false)
+	k.wanted, k.needed, k.ended = 0, min(2*max(k.needed, LeastUses), mostUses), now
 	if k.hears {
-		k.hears, k.wanted, k.needed = false, 0, min(2*max(k.needed, LeastUses), mostUses)
+		k.hears = false
 		k.needs.End(hearing.News)
 	}
 	return time.Hour, true
