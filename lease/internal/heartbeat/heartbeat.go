@@ -207,7 +207,7 @@ func (ls *Leases) LoseExpired(l *Lease) { ls.Lose(l, l.LossReason()) }
 // After its deadline the lease is over by this sidecar's own clock, too.
 func (ls *Leases) LoseUnknown(l *Lease) {
 	reason := types.LostExpired
-	if l.Alive(clock.Read(ls.cfg.Clock)) {
+	if l.inTerm(clock.Read(ls.cfg.Clock)) {
 		reason = types.LostStore
 	}
 	ls.Lose(l, reason)

@@ -207,20 +207,25 @@ func TestLeaseIsLostOnce(t *testing.T) {
 	}
 }
 
-// A lease that its sidecar still trusts ends in the store only if the store loses it.
+// A lease whose time is not over ends in the store only if the store loses it, whatever became of the lease to which its locks are being moved.
 func TestALeaseThatTheStoreDoesNotKnow(t *testing.T) {
 	for name, test := range map[string]struct {
 		after time.Duration
+		moved bool
 		want  types.LostReason
 	}{
-		"before its deadline": {0, types.LostStore},
-		"after its deadline":  {usual, types.LostExpired},
+		"before its deadline": {0, false, types.LostStore},
+		"during a move":       {0, true, types.LostStore},
+		"after its deadline":  {usual, false, types.LostExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bench) {
 				l := b.pin(usual)
 				b.cancel() // so that nothing but this test finds it past its deadline
 				synctest.Wait()
+				if test.moved {
+					l.MoveTo(newLease(usual)) // which is not open
+				}
 				time.Sleep(test.after)
 				b.leases.LoseUnknown(l)
 				synctest.Wait()
@@ -273,6 +278,9 @@ func TestWhatIsMovedNeedsBothLeases(t *testing.T) {
 		synctest.Wait()
 		if !old.Lost() {
 			b.t.Error("not lost with the other one")
+		}
+		if want := []types.LostReason{types.LostStore, types.LostStore}; !slices.Equal(b.lost, want) { // its own time is not over
+			b.t.Errorf("lost %v, want %v", b.lost, want)
 		}
 	})
 }

@@ -121,13 +121,17 @@ func (l *Lease) Users() int64 { return l.users.Load() }
 // lose records the first loss, and reports whether this is it.
 func (l *Lease) lose(reason types.LostReason) bool { return l.lost.CompareAndSwap(nil, &reason) }
 
-// LossReason is why the lease was lost, or why it was not renewed if it is past its deadline.
+// LossReason is why the lease was lost, or why it is not trusted any more: it was not renewed before its deadline, or it needs another lease (MoveTo), to which
+// that has happened.
 func (l *Lease) LossReason() types.LostReason {
 	if lost := l.lost.Load(); lost != nil {
 		return *lost
 	}
 	if l.failing.Load() {
 		return types.LostStore
+	}
+	if next := l.next.Load(); next != nil {
+		return next.LossReason()
 	}
 	return types.LostExpired
 }

@@ -50,11 +50,17 @@ func (l *Lease) Alive(t clock.Tick) bool {
 	if l.Lost() {
 		return false
 	}
-	if tm := l.term.Load(); tm == nil || !tm.holds(t) {
+	if !l.inTerm(t) {
 		return false
 	}
 	next := l.next.Load() // the store may already have the lock under next
 	return next == nil || next.Alive(t)
+}
+
+// inTerm reports whether the lease's own time is not over. It may be lost, or need another lease too: see MoveTo.
+func (l *Lease) inTerm(t clock.Tick) bool {
+	tm := l.term.Load()
+	return tm != nil && tm.holds(t)
 }
 
 // Remaining is how long the lease can be trusted without another renewal.
