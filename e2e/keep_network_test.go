@@ -192,8 +192,8 @@ func behindFaults(t *testing.T, test func(t *testing.T, far, near options, net f
 	}
 	for name, run := range map[string]func(t *testing.T){
 		"postgres": func(t *testing.T) {
-			o, url := onPostgres(t)
-			proxy := pgproxy.Start(t, url)
+			o, database := onPostgres(t)
+			proxy := pgproxy.Start(t, database)
 			test(t, o.with(options{"STORE_URL": proxy.URL()}), o, byStatement{proxy})
 		},
 		"redis": func(t *testing.T) { linked(t, onSharedRedis(t), isPublished) },
