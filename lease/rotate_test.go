@@ -445,6 +445,22 @@ func TestLocksBeingMovedNeedBothLeases(t *testing.T) {
 	})
 }
 
+// During a move, the store loses the lease to which the locks are moved. The app hears that the store has lost its lock: nobody's time was over.
+// Proves: promise 10
+func TestALossDuringAMoveIsTheStores(t *testing.T) {
+	duringAMove(t, func(r *midMove) {
+		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.lease()}))
+		if _, err := r.try(r.eitherSession(), "other"); err != nil { // which finds the loss, and asks again under another lease
+			r.t.Error(err)
+		}
+		synctest.Wait() // the renewer has seen it, before the answer to the move
+	}, func(r *midMove) {
+		if got := r.losses(); len(got) != 1 || got[0].Token != r.held.Token || got[0].Reason != types.LostStore {
+			r.t.Errorf("lost %+v", got)
+		}
+	})
+}
+
 // The server fails over again during a move. No lock is lost, and all older leases are closed.
 func TestAFailoverDuringAMove(t *testing.T) {
 	duringAMove(t, func(r *midMove) {
