@@ -63,7 +63,7 @@
 //	MySQL       the pool                                                         a connection for renewals, and two while
 //	                                                                             it needs letters
 //
-// Renewals of views that are due at the same time go together: see package internal/gather, and the beat of package lease. A renewal that fails, or waits
+// Renewals of views that are due at the same time go together: see package store/internal/gather, and the beat of package lease. A renewal that fails, or waits
 // for a locked row, is one of its own view. MySQL does not share them, because a statement there waits for a locked row with all others.
 //
 // # Batches

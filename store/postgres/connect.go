@@ -239,7 +239,7 @@ func (s *Space) reach(ctx context.Context, r *running) {
 		}
 		switch {
 		case err == nil && broken:
-			r.renewals.Reset()
+			r.renewalPool.Reset()
 		case err != nil && !notLetIn(err):
 			r.main.Reset()
 			broken = true

@@ -52,7 +52,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	}
 	defer cancel()
 	r := renewal{operation: o, main: o.pool, left: leases}
-	o.pool = o.renewals
+	o.pool = o.renewalPool
 	err = r.run(ctx)
 	if err == nil {
 		s.watches.drop(r.left)
@@ -118,7 +118,7 @@ func (r *renewal) apart() *operation {
 	if r.listener.views() < 2 {
 		return r.operation
 	}
-	return &operation{Store: r.Store, name: r.name, pool: r.main, renewals: r.operation.renewals, renews: true, notAfter: r.notAfter}
+	return &operation{Store: r.Store, name: r.name, pool: r.main, renewalPool: r.operation.renewalPool, forLocked: true, notAfter: r.notAfter}
 }
 
 // notRenewed is the error of a shared statement, or of a view that has not waited for its end.
@@ -148,8 +148,8 @@ func (r *renewal) note(found map[store.LeaseID]extended) {
 	})
 }
 
-// renewals are the renewals of all views of a space, which share a statement.
-type renewals struct {
+// renewalsTogether are the renewals of all views of a space, which share a statement.
+type renewalsTogether struct {
 	s    *Space
 	lane *gather.Lane[[16]byte, map[store.LeaseID]extended]
 	// pause: see renewTogether.
@@ -160,8 +160,8 @@ type renewals struct {
 // does not wait.
 const renewTogether = 2 * time.Millisecond
 
-func newRenewals(s *Space) *renewals {
-	r := &renewals{s: s, pause: renewTogether}
+func newRenewalsTogether(s *Space) *renewalsTogether {
+	r := &renewalsTogether{s: s, pause: renewTogether}
 	r.lane = gather.New(func() time.Duration {
 		if s.listener.views() < 2 {
 			return 0
@@ -172,7 +172,7 @@ func newRenewals(s *Space) *renewals {
 }
 
 // renew extends leases of several views.
-func (r *renewals) renew(ctx context.Context, leases [][16]byte) (map[store.LeaseID]extended, error) {
+func (r *renewalsTogether) renew(ctx context.Context, leases [][16]byte) (map[store.LeaseID]extended, error) {
 	ctx, cancel, o, err := r.s.own.beginRenewal(ctx, "renew", len(leases))
 	if err != nil {
 		return nil, err

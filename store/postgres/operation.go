@@ -31,9 +31,9 @@ type operation struct {
 	*Store
 	name string // metrics use its first word
 	// pool has the connections that the operation uses, renewals the one for renewals.
-	pool, renewals *pgxpool.Pool
-	// renews: it renews leases whose rows are locked, on a main connection.
-	renews bool
+	pool, renewalPool *pgxpool.Pool
+	// forLocked: it renews leases whose rows are locked, on a main connection.
+	forLocked bool
 	// partly: an earlier statement changed something, so a failure leaves the outcome unknown.
 	partly bool
 	// notAfter is the database's time from which on it refuses this operation's statements.
@@ -80,7 +80,7 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 	if err := s.admit(); err != nil {
 		return nil, nil, nil, o.fail(err, false)
 	}
-	o.pool, o.renewals = r.main, r.renewals
+	o.pool, o.renewalPool = r.main, r.renewalPool
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	return ctx, func() { cancel(); s.leave() }, o, nil
 }
@@ -88,7 +88,7 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 func (s *Store) beginRenewal(ctx context.Context, name string, items int) (context.Context, context.CancelFunc, *operation, error) {
 	ctx, cancel, o, err := s.beginBatch(ctx, name, items)
 	if err == nil {
-		o.pool = o.renewals
+		o.pool = o.renewalPool
 	}
 	return ctx, cancel, o, err
 }
@@ -148,7 +148,7 @@ func (o *operation) beginHistory(ctx context.Context) error {
 
 // try runs a statement once. reached is false if there was no connection.
 func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, reached bool, err error) {
-	if o.pool != o.renewals {
+	if o.pool != o.renewalPool {
 		if err := o.takePlace(ctx); err != nil {
 			return nil, false, err
 		}
@@ -200,8 +200,8 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 
 // user takes turns for the main connections: a view's calls, or its renewals of leases whose rows are locked, which so do not wait behind its calls.
 type user struct {
-	view   *Store
-	renews bool
+	view      *Store
+	forLocked bool
 }
 
 // errNoPlace: calls have had all main connections for as long as a renewal waits for a locked row.
@@ -209,7 +209,7 @@ var errNoPlace = errors.New("calls use all connections, and the row of the lease
 
 // takePlace waits for a main connection. A renewal waits for it no longer than for a row, because the answer for the view's other leases waits, too.
 func (o *operation) takePlace(ctx context.Context) error {
-	if !o.renews {
+	if !o.forLocked {
 		return o.places.Enter(ctx, user{view: o.Store})
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, o.lockTimeout, errNoPlace)

@@ -92,7 +92,7 @@ type Space struct {
 	clock        clock
 	primaries    primaries
 	listener     *listener
-	together     *renewals
+	together     *renewalsTogether
 	notifier     *notifier
 	pooled       atomic.Bool // see isPooled
 	readsOnly    atomic.Bool // the role may only read: see reader.go
@@ -117,9 +117,9 @@ type state struct {
 }
 
 type running struct {
-	main, renewals *pgxpool.Pool
-	cancel         context.CancelFunc
-	ended          sync.WaitGroup
+	main, renewalPool *pgxpool.Pool
+	cancel            context.CancelFunc
+	ended             sync.WaitGroup
 }
 
 var _ store.Space = (*Space)(nil)
@@ -144,7 +144,7 @@ func NewSpace(config Config) (*Space, error) {
 		s.tracer = newTracer(config.Tracers)
 	}
 	s.pooled.Store(config.Listen == ListenNever || config.ListenURL != "")
-	s.listener, s.together, s.notifier, s.unflushed = newListener(s), newRenewals(s), newNotifier(s), newUnflushed()
+	s.listener, s.together, s.notifier, s.unflushed = newListener(s), newRenewalsTogether(s), newNotifier(s), newUnflushed()
 	s.own = s.open(store.Identity{})
 	s.own.phase = phaseStarted
 	if s.lockedRows, err = newLockedRows(); err != nil {
@@ -234,7 +234,7 @@ func (s *Space) Start(context.Context) error {
 		cancel()
 		return err
 	}
-	if r.renewals, err = pgxpool.NewWithConfig(ctx, s.lane); err != nil {
+	if r.renewalPool, err = pgxpool.NewWithConfig(ctx, s.lane); err != nil {
 		cancel()
 		r.main.Close()
 		return err
@@ -270,7 +270,7 @@ func (s *Space) Stop() {
 	r.cancel()
 	r.ended.Wait()
 	r.main.Close()
-	r.renewals.Close()
+	r.renewalPool.Close()
 }
 
 // pools returns what runs now, or nil.

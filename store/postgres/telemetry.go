@@ -77,7 +77,7 @@ func (s *Space) metricsState() metrics.StoreState {
 		return f
 	}
 	f.Waited, f.WaitedFor = s.places.Waited()
-	for _, pool := range []*pgxpool.Pool{r.main, r.renewals} {
+	for _, pool := range []*pgxpool.Pool{r.main, r.renewalPool} {
 		stat := pool.Stat()
 		f.Used += int(stat.AcquiredConns())
 		f.Idle += int(stat.IdleConns())

@@ -256,7 +256,7 @@ func (s *Space) leaveOld() {
 	s.mu.Unlock()
 	if r != nil {
 		r.main.Reset()
-		r.renewals.Reset()
+		r.renewalPool.Reset()
 		s.listener.leave()
 	}
 }

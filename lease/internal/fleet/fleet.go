@@ -91,7 +91,7 @@ func (f *Counter) Current() (store.Stats, bool) {
 
 // run takes part in elections, and counts while elected, until the metrics are no longer read or ctx ends.
 func (f *Counter) run(ctx context.Context) {
-	defer f.rest()
+	defer f.resign()
 	for f.watched() {
 		if clock.Rest(ctx, f.round(ctx)) != nil {
 			return
@@ -105,8 +105,8 @@ func (f *Counter) watched() bool {
 	return f.clk.Now().Before(f.looked.Add(watchedFor))
 }
 
-// rest resigns, so that another sidecar need not wait for the end of the term.
-func (f *Counter) rest() {
+// resign gives up an election that was won, so that another sidecar need not wait for the end of the term.
+func (f *Counter) resign() {
 	f.hold(time.Time{}, 0)
 	if f.ours {
 		ctx, cancel := context.WithTimeout(context.Background(), f.timeout)

@@ -34,9 +34,9 @@ type Lease struct {
 	// For renewals; the mutex of Leases guards both.
 	renewAt  time.Time
 	renewing bool
-	// failing is set when a renewal is planned, until the store confirms it. A lease that ends meanwhile is lost because the store did not
+	// unconfirmed is set when a renewal is planned, until the store confirms it. A lease that ends meanwhile is lost because the store did not
 	// answer: see LossReason.
-	failing atomic.Bool
+	unconfirmed atomic.Bool
 	// next is the lease to which the locks and waits of this one are being moved.
 	next atomic.Pointer[Lease]
 
@@ -127,7 +127,7 @@ func (l *Lease) LossReason() types.LostReason {
 	if lost := l.lost.Load(); lost != nil {
 		return *lost
 	}
-	if l.failing.Load() {
+	if l.unconfirmed.Load() {
 		return types.LostStore
 	}
 	if next := l.next.Load(); next != nil {

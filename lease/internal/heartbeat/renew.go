@@ -54,7 +54,7 @@ type plan struct {
 	next time.Duration
 }
 
-// plan reads all leases. It removes the idle ones, and marks the due ones: they are being renewed, and count as failing until that is confirmed
+// plan reads all leases. It removes the idle ones, and marks the due ones: they are being renewed, and count as unconfirmed until the store has confirmed that
 // (see LossReason). Leases that are due soon are renewed together with a due one, so that they stay together. joins is the interval of a lease of another
 // manager that is due; 0: none.
 func (ls *Leases) plan(clk clock.Clock, configured, joins time.Duration) plan {
@@ -75,7 +75,7 @@ func (ls *Leases) plan(clk clock.Clock, configured, joins time.Duration) plan {
 			resting = append(resting, l)
 			if due := !l.renewAt.After(now); due {
 				anyDue = true
-				if !l.failing.Load() {
+				if !l.unconfirmed.Load() {
 					p.beat = max(p.beat, interval(l.ttl, configured))
 				}
 			}
@@ -96,7 +96,7 @@ func (ls *Leases) plan(clk clock.Clock, configured, joins time.Duration) plan {
 			p.idle = append(p.idle, l)
 		default:
 			l.renewing = true
-			l.failing.Store(true) // until the renewal is confirmed
+			l.unconfirmed.Store(true) // until the renewal is confirmed
 			p.due = append(p.due, l)
 		}
 	}
@@ -173,7 +173,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 		r.ls.LoseExpired(l) // the confirmation came after the deadline
 		return
 	}
-	l.failing.Store(!ok)
+	l.unconfirmed.Store(!ok)
 	r.ls.renewAgain(l, next)
 }
 
