@@ -48,7 +48,7 @@ prepare_rust() {
 run_rust() { "$CARGO_TARGET_DIR/release/pairs" "$@"; }
 
 prepare_php() {
-  test/deps.sh php package=php-redis
+  test/deps.sh php package=php-redis package=php-symfony-lock
 }
 run_php() { php -d error_reporting=8191 bench/clients/php/pairs.php "$@"; } # Debian's Symfony is older than its PHP
 
