@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from conftest import free, line
+from conftest import Sidecar, free, line
 from locksidecar import Client
 
 Python = Callable[..., "subprocess.Popen[str]"]
@@ -62,10 +62,50 @@ with Client() as client:
 """
 
 
+HANGING_TASKS = """
+import asyncio, os, resource, signal, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+from locksidecar import AsyncClient
+async def main():
+    client = AsyncClient(sys.argv[2], timeout=60)
+    acquired = time.monotonic()
+    lock = await client.acquire(sys.argv[1], ttl=2)
+    os.kill(int(sys.argv[3]), signal.SIGSTOP)
+    tasks = [asyncio.create_task(client.get(sys.argv[1])) for _ in range(60)]
+    await lock.lost.wait()
+    print(lock.lost.reason, time.monotonic() - acquired)
+    os._exit(0)
+asyncio.run(main())
+"""
+
+HANGING_THREADS = """
+import os, resource, signal, sys, threading, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+from locksidecar import Client
+client = Client(sys.argv[2], timeout=60)
+acquired = time.monotonic()
+lock = client.acquire(sys.argv[1], ttl=2)
+os.kill(int(sys.argv[3]), signal.SIGSTOP)
+for _ in range(60):
+    threading.Thread(target=client.get, args=(sys.argv[1],), daemon=True).start()
+lock.lost.wait()
+print(lock.lost.reason, time.monotonic() - acquired)
+os._exit(0)
+"""
+
+
 @pytest.mark.parametrize("code", [TASKS, THREADS], ids=["tasks", "threads"])
 def test_a_release_gets_through(python: Python, client: Client, key: str, code: str) -> None:
     assert line(python(code, key)) == "100"
     free(client, key)
+
+
+@pytest.mark.parametrize("code", [HANGING_TASKS, HANGING_THREADS], ids=["tasks", "threads"])
+def test_a_loss_is_told_in_time(python: Python, sidecar: Sidecar, key: str, code: str) -> None:
+    """The question about the lock gets no descriptor, because the calls that hang have all."""
+    reason, took = line(python(code, key, sidecar.path, str(sidecar._process.pid))).split()
+    assert reason == "expired"
+    assert 1.5 < float(took) < 2.8
 
 
 def test_the_limit_at_the_first_call_is_named(python: Python, key: str) -> None:

@@ -25,6 +25,24 @@ class DescriptorTest < TestCase
     free(client, key)
   end
 
+  # The question about the lock gets no descriptor, because the calls that hang have all.
+  # Proves: client own clock
+  def test_a_loss_is_told_in_time
+    program = ruby(<<~'RUBY', key, sidecar.path, sidecar.instance_variable_get(:@pid).to_s)
+      Process.setrlimit(:NOFILE, 30, 30)
+      client = Locksidecar::Client.new(ARGV[1], timeout: 60)
+      acquired = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      lock = client.acquire(ARGV[0], ttl: 2)
+      Process.kill("STOP", ARGV[2].to_i)
+      60.times { Thread.new { client.get(ARGV[0]) } }
+      lock.wait_lost
+      puts lock.lost.reason, Process.clock_gettime(Process::CLOCK_MONOTONIC) - acquired
+      exit!
+    RUBY
+    assert_equal "expired\n", program.gets
+    assert_includes 1.5..2.8, program.gets.to_f
+  end
+
   def test_the_limit_at_the_first_call_is_named
     program = ruby(<<~'RUBY', key)
       client = Locksidecar::Client.new

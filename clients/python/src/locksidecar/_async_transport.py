@@ -284,8 +284,8 @@ class AsyncTransport:
 
     async def _exchange(self, call: Call) -> _wire.Answer:
         data = self.core.encode(call)
-        patience = _fork.Patience(self.core.timeout, call.waits)
         call.begin()
+        patience = _fork.Patience(self.core.timeout, call)
         while True:
             connection, reused = await self._take(Connection, call, patience)
             try:
@@ -316,7 +316,7 @@ class AsyncTransport:
                 return cast(Any, idle), True
             turn = self._turns.take()
             if turn is None:
-                if patience.left() <= 0 or call.late():
+                if patience.left() <= 0:
                     raise self.core.unreachable(_fork.no_turn())
                 await self._wait_for_turn(patience)
                 continue
@@ -362,7 +362,7 @@ class AsyncTransport:
         self.core.require(call)
         data = self.core.encode(call)
         call.begin()
-        stream, _ = await self._take(Stream, call, _fork.Patience(self.core.timeout, waits=False, fresh=True))
+        stream, _ = await self._take(Stream, call, _fork.Patience(self.core.timeout, call, fresh=True))
         stream.write(data)
         return stream
 

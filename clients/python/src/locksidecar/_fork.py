@@ -17,7 +17,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from ._call import Call
 
 T = TypeVar("T")
 
@@ -193,14 +196,15 @@ class Patience:
 
     Each call that waits for a lock has a connection, so such calls can take all descriptors of this process. The calls
     that end waits must get through. So a call that waits leaves one idle connection, and fails if it can get no other.
-    The other calls try until they get an idle one.
+    The other calls try until they get an idle one, or their time is over: a lock may be lost then.
     """
 
     PAUSE = 0.01
 
-    def __init__(self, timeout: float, waits: bool, fresh: bool = False) -> None:
-        self._end = time.monotonic() + timeout
-        self._waits = waits
+    def __init__(self, timeout: float, call: Call, fresh: bool = False) -> None:
+        left = call.left()
+        self._end = time.monotonic() + (timeout if left is None else min(timeout, left))
+        self._waits = call.waits
         self._fresh = fresh  # only a new connection will do
 
     def take(self, idle: list[T]) -> T | None:

@@ -74,7 +74,7 @@ class Transport:
         self.core.require(call)
         data = self.core.encode(call)
         call.begin()
-        sock, turn = self._take(call, _fork.Patience(self.core.timeout, waits=False, fresh=True))
+        sock, turn = self._take(call, _fork.Patience(self.core.timeout, call, fresh=True))
         try:
             sock.settimeout(call.timeout)
             _send(sock, data, turn)
@@ -140,8 +140,8 @@ class Transport:
 
     def _exchange(self, call: Call) -> _wire.Answer:
         data = self.core.encode(call)
-        patience = _fork.Patience(self.core.timeout, call.waits)
         call.begin()
+        patience = _fork.Patience(self.core.timeout, call)
         while True:
             sock, turn = self._take(call, patience)
             try:
@@ -178,7 +178,7 @@ class Transport:
                 return sock, None
             turn = self._turns.take()
             if turn is None:
-                if patience.left() <= 0 or call.late():
+                if patience.left() <= 0:
                     raise self.core.unreachable(_fork.no_turn())
                 woken = threading.Event()
                 with self._turns.waiting(woken.set):

@@ -211,7 +211,7 @@ module Locksidecar
   #
   # Each call that waits for a lock has a connection, so such calls can take all descriptors of this process. The calls
   # that end waits must get through. So a call that waits leaves one idle connection, and fails if it can get no other.
-  # The other calls try until they get an idle one.
+  # The other calls try until they get an idle one, or their time is over: a lock may be lost then.
   # @api private
   class Patience
     PAUSE = 0.01
@@ -219,9 +219,9 @@ module Locksidecar
     LOOK = 0.25
 
     # fresh: only a new connection will do.
-    def initialize(timeout, waits: false, fresh: false)
-      @ends = Clock.now + timeout
-      @waits, @fresh = waits, fresh
+    def initialize(timeout, call, fresh: false)
+      @ends = Clock.now + [timeout, call.timeout].compact.min
+      @waits, @fresh = call.waits, fresh
     end
 
     # Takes an idle connection, if there is one for this call.

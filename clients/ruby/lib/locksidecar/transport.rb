@@ -50,7 +50,7 @@ module Locksidecar
       describe unless features
       require_features(call)
       connection = stream = nil
-      connect(call, Clock.now, Patience.new(timeout, fresh: true)) { |taken, _| connection = taken }
+      connect(call, Clock.now, Patience.new(timeout, call, fresh: true)) { |taken, _| connection = taken }
       Interrupts.whole { yield stream = begin_stream(call, connection) }
       stream
     ensure
@@ -146,7 +146,7 @@ module Locksidecar
     def exchange(call, &taken)
       data = call.encode(endpoint)
       began = Clock.now
-      patience = Patience.new(timeout, waits: call.waits)
+      patience = Patience.new(timeout, call)
       loop do
         reused = nil
         return exchange_once(call, data, began, patience, ->(again) { reused = again }, &taken)
@@ -196,16 +196,15 @@ module Locksidecar
           connection, reused = @connections.take(patience)
           yield connection, reused if connection
         end
-        next await_turn(call, began, patience) unless connection
+        next await_turn(call, patience) unless connection
         return check_open(call) if open?(connection, call, began, patience)
 
         sleep(Patience::PAUSE)
       end
     end
 
-    def await_turn(call, began, patience)
-      late = call.timeout && Clock.now >= began + call.timeout
-      return if !late && patience.await_turn(@connections, hurry(call))
+    def await_turn(call, patience)
+      return if patience.await_turn(@connections, hurry(call))
 
       raise trouble.unreachable(Errno::ETIMEDOUT.new("others were being made"))
     end
