@@ -103,6 +103,7 @@ def test_a_release_gets_through(python: Python, client: Client, key: str, code: 
 @pytest.mark.parametrize("code", [HANGING_TASKS, HANGING_THREADS], ids=["tasks", "threads"])
 def test_a_loss_is_told_in_time(python: Python, sidecar: Sidecar, key: str, code: str) -> None:
     """The question about the lock gets no descriptor, because the calls that hang have all."""
+    assert sidecar._process is not None
     reason, took = line(python(code, key, sidecar.path, str(sidecar._process.pid))).split()
     assert reason == "expired"
     assert 1.5 < float(took) < 2.8
