@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -190,7 +191,7 @@ func (c *crowd) pod(name string) *pod {
 	m, err := lease.New(lease.Config{
 		Instance: name, Pod: name, TTL: time.Hour, RenewInterval: time.Hour, Keep: c.keep,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100,
-		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 1000, MaxWaiters: 1000, Logger: slog.New(slog.DiscardHandler),
+		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 1000, MaxWaiters: 1000, Logger: slog.New(slog.DiscardHandler), Clock: clocktest.Bubble{},
 	}, st)
 	if err = errors.Join(err, st.Start(c.Context(), m.News), m.Start(c.Context())); err != nil {
 		c.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/cas"
@@ -183,7 +184,7 @@ func (k *keptWorld) run(t *rapid.T) {
 		m, err := lease.New(lease.Config{
 			Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 3 * time.Second, Keep: 200 * time.Millisecond,
 			StoreTimeout: 2 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
-			BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 1000, MaxWaiters: 1000, Logger: slog.New(slog.DiscardHandler),
+			BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 1000, MaxWaiters: 1000, Logger: slog.New(slog.DiscardHandler), Clock: clocktest.Bubble{},
 		}, st)
 		if err = errors.Join(err, st.Start(context.Background(), m.News), m.Start(context.Background())); err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
@@ -25,7 +26,7 @@ func TestTheDrainTimeoutIsKept(t *testing.T) {
 				locks, err := lease.New(lease.Config{
 					Instance: "i", Pod: "p", TTL: time.Hour, RenewInterval: 20 * time.Minute, StoreTimeout: 5 * time.Second,
 					PollInterval: time.Second, BatchMax: 100, CacheSize: 10, MaxSessions: 10, MaxLocksPerSession: 10, MaxWaiters: 10,
-					Logger: slog.New(slog.DiscardHandler),
+					Logger: slog.New(slog.DiscardHandler), Clock: clocktest.Bubble{},
 				}, st)
 				if err != nil {
 					t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -18,7 +18,7 @@ func inBubble(t *testing.T, test func(t *testing.T, r *Runner, cancel context.Ca
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		test(t, New(ctx, clock.System{}), cancel)
+		test(t, New(ctx, clocktest.Bubble{}), cancel)
 	})
 }
 

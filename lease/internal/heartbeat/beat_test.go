@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/beat"
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/readiness"
@@ -87,10 +87,10 @@ func member(t *testing.T, st timed, shared *beat.Beat) *Leases {
 	cfg := types.Config{StoreTimeout: every, BatchMax: 10, MaxWaiters: 10}
 	obs := observe.New(slog.New(slog.DiscardHandler), nil, nil, false)
 	ls := lanes.New(cfg, st, obs, readiness.New(cfg, st), nil)
-	run := background.New(ctx, clock.System{})
+	run := background.New(ctx, clocktest.Bubble{})
 	leases := New(ctx, Config{
 		TTL: usual, RenewInterval: every, StoreTimeout: every,
-		Store: st, Lanes: ls, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: run,
+		Store: st, Lanes: ls, Clock: clocktest.Bubble{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: run,
 		Beat: shared, Users: &bench{},
 	})
 	run.Spawn(func() { leases.Run(ctx) })

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
@@ -95,13 +96,13 @@ func inBubble(t *testing.T, test func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		st := memory.NewSpace().Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-		b := &bench{Store: st, t: t, run: background.New(ctx, clock.System{}), cancel: cancel, openedIn: map[store.LeaseID]store.History{}}
+		b := &bench{Store: st, t: t, run: background.New(ctx, clocktest.Bubble{}), cancel: cancel, openedIn: map[store.LeaseID]store.History{}}
 		cfg := types.Config{StoreTimeout: every, BatchMax: 10, MaxWaiters: 10}
 		obs := observe.New(slog.New(slog.DiscardHandler), nil, nil, false)
 		ls := lanes.New(cfg, b, obs, readiness.New(cfg, b), nil)
 		b.leases = New(ctx, Config{
 			TTL: usual, RenewInterval: every, StoreTimeout: every,
-			Store: b, Lanes: ls, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: b.run,
+			Store: b, Lanes: ls, Clock: clocktest.Bubble{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: b.run,
 			Users: b,
 		})
 		if err := st.Start(ctx, func(store.News) {}); err != nil {
@@ -132,7 +133,7 @@ func (b *bench) pin(ttl time.Duration) *Lease {
 	return l
 }
 
-func (b *bench) alive(l *Lease) bool { return l.Alive(clock.Read(clock.System{})) }
+func (b *bench) alive(l *Lease) bool { return l.Alive(clock.Read(clocktest.Bubble{})) }
 
 // sleep lets all happen that is due until then.
 func sleep(d time.Duration) {
@@ -263,7 +264,7 @@ func TestWhatIsMovedNeedsBothLeases(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		old, next := b.pin(usual), b.pin(time.Minute)
 		old.MoveTo(next)
-		if now := clock.Read(clock.System{}); !b.alive(old) || !old.Covers(next.ID()) || next.Covers(old.ID()) || old.Remaining(now) > usual {
+		if now := clock.Read(clocktest.Bubble{}); !b.alive(old) || !old.Covers(next.ID()) || next.Covers(old.ID()) || old.Remaining(now) > usual {
 			b.t.Error("not trusted while both are")
 		}
 		old.Moved()

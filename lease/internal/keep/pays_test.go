@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 )
 
@@ -21,7 +21,7 @@ type payer struct {
 
 func newPayer(t *testing.T) *payer {
 	p := &payer{T: t, together: 1, lease: &heartbeat.Lease{}}
-	p.table = New(time.Hour, MaxEntries, time.Hour, func() float64 { return p.together }, clock.System{})
+	p.table = New(time.Hour, MaxEntries, time.Hour, func() float64 { return p.together }, clocktest.Bubble{})
 	return p
 }
 

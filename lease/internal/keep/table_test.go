@@ -5,13 +5,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 )
 
 // TestDueSeesKeysWithPresentCalls: a key is given up in time although a call for it is present, which neither takes it nor gives it up.
 func TestDueSeesKeysWithPresentCalls(t *testing.T) {
-	table := New(time.Nanosecond, MaxEntries, time.Hour, alone, clock.System{})
+	table := New(time.Nanosecond, MaxEntries, time.Hour, alone, clocktest.Bubble{})
 	now := table.clk.Now()
 	g := NewGrant("k", &heartbeat.Lease{}, 1, now, now, now)
 	if !table.Keep(g, now) {
@@ -36,7 +36,7 @@ func TestDueSeesKeysWithPresentCalls(t *testing.T) {
 // TestAnOldGrantIsDue: a key whose grant is too old is given up, even if it came back just now and would be kept for longer.
 func TestAnOldGrantIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := New(MaxAge, MaxEntries, time.Hour, alone, clock.System{})
+		table := New(MaxAge, MaxEntries, time.Hour, alone, clocktest.Bubble{})
 		asked := table.clk.Now()
 		g := NewGrant("k", &heartbeat.Lease{}, 1, asked, asked, asked)
 		time.Sleep(MaxAge - time.Millisecond)
@@ -58,7 +58,7 @@ func alone() float64 { return 1 }
 // TestTheOldestKeysMakeRoom: if too many keys are kept, keys of which only something is known are forgotten, and those that were not used for longest are given up.
 func TestTheOldestKeysMakeRoom(t *testing.T) {
 	const most = 1000
-	table := New(time.Hour, most, time.Hour, alone, clock.System{})
+	table := New(time.Hour, most, time.Hour, alone, clocktest.Bubble{})
 	lease, now := &heartbeat.Lease{}, table.clk.Now()
 	var keys []string // of one shard
 	for i := 0; len(keys) <= most/shards+1; i++ {

@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -116,7 +116,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b.Judge = New(types.Config{
-		Probes: true, TTL: 15 * time.Second, StoreTimeout: 5 * time.Second, Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
+		Probes: true, TTL: 15 * time.Second, StoreTimeout: 5 * time.Second, Clock: clocktest.Bubble{}, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
 	}, b.st)
 	return b
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
@@ -29,7 +29,7 @@ const (
 
 // Clock is the clock of the bubble, and can jump ahead without its timers.
 type Clock struct {
-	clock.System
+	clocktest.Bubble
 	ahead atomic.Int64
 }
 

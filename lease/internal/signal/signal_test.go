@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -59,12 +60,12 @@ func inBubble(t *testing.T, test func(t *testing.T, sc *sidecar)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		later := background.New(ctx, clock.System{})
+		later := background.New(ctx, clocktest.Bubble{})
 		sc := &sidecar{
 			st: &mailbox{}, came: make(chan struct{}, 1), leases: []store.LeaseID{uuid.New()}, has: map[string]bool{}, waiting: map[string]int{},
 		}
 		sc.sg = New(ctx, Config{
-			Config: types.Config{StoreTimeout: storeTimeout, Logger: slog.New(slog.DiscardHandler), Clock: clock.System{}},
+			Config: types.Config{StoreTimeout: storeTimeout, Logger: slog.New(slog.DiscardHandler), Clock: clocktest.Bubble{}},
 			Store:  sc.st, Background: later, Leases: sc, Holders: sc, Waiting: func(key string) int { return sc.waiting[key] },
 		})
 		later.Spawn(func() { sc.sg.Run(ctx) })

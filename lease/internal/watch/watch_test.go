@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
 	"github.com/locksidecar/locksidecar/lease/internal/hearing"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -56,7 +56,7 @@ func newBench(t tester) (b *bench, stop func()) {
 	b = &bench{t: t, lock: store.Lock{Key: "k"}}
 	always := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 	b.ws = New(Config{
-		Store: b, Get: b.Get, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Needs: hearing.New(nil), Pin: b.pin,
+		Store: b, Get: b.Get, Clock: clocktest.Bubble{}, Log: slog.New(slog.DiscardHandler), Needs: hearing.New(nil), Pin: b.pin,
 		Every: always(5 * time.Second), Retry: always(time.Second), Timeout: 5 * time.Second, BatchMax: 10, MaxStreams: 10,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
