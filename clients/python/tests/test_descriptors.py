@@ -10,6 +10,7 @@ import pytest
 
 from conftest import Sidecar, free, line
 from locksidecar import Client
+from test_hang import IN_TIME
 
 Python = Callable[..., "subprocess.Popen[str]"]
 
@@ -82,6 +83,7 @@ HANGING_THREADS = """
 import os, resource, signal, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 from locksidecar import Client
+from test_hang import IN_TIME
 client = Client(sys.argv[2], timeout=60)
 acquired = time.monotonic()
 lock = client.acquire(sys.argv[1], ttl=2)
@@ -106,7 +108,7 @@ def test_a_loss_is_told_in_time(python: Python, sidecar: Sidecar, key: str, code
     assert sidecar._process is not None
     reason, took = line(python(code, key, sidecar.path, str(sidecar._process.pid))).split()
     assert reason == "expired"
-    assert 1.5 < float(took) < 2.8
+    assert 1.5 < float(took) < IN_TIME
 
 
 def test_the_limit_at_the_first_call_is_named(python: Python, key: str) -> None:
