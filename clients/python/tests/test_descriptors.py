@@ -83,7 +83,6 @@ HANGING_THREADS = """
 import os, resource, signal, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 from locksidecar import Client
-from test_hang import IN_TIME
 client = Client(sys.argv[2], timeout=60)
 acquired = time.monotonic()
 lock = client.acquire(sys.argv[1], ttl=2)
