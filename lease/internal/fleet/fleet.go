@@ -57,8 +57,9 @@ type Counter struct {
 
 	// The following fields belong to the loop.
 
-	// ours: the store may believe that this sidecar is elected.
+	// ours: the store may believe that this sidecar is elected. elected: it was, and the log says so.
 	ours    bool
+	elected bool
 	countAt time.Time
 	// failing: the last count failed, and was logged.
 	failing bool
@@ -91,12 +92,14 @@ func (f *Counter) Current() (store.Stats, bool) {
 
 // run takes part in elections, and counts while elected, until the metrics are no longer read or ctx ends.
 func (f *Counter) run(ctx context.Context) {
-	defer f.resign()
+	why := "its metrics are not read any more"
 	for f.watched() {
 		if clock.Rest(ctx, f.round(ctx)) != nil {
-			return
+			why = "it stops"
+			break
 		}
 	}
+	f.resign(why)
 }
 
 func (f *Counter) watched() bool {
@@ -106,12 +109,14 @@ func (f *Counter) watched() bool {
 }
 
 // resign gives up an election that was won, so that another sidecar need not wait for the end of the term.
-func (f *Counter) resign() {
+func (f *Counter) resign(why string) {
 	f.hold(time.Time{}, 0)
+	f.notElected("it resigns, because " + why)
 	if f.ours {
-		ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
+		ctx, cancel := f.within(context.Background())
 		defer cancel()
 		if _, err := f.store.Elect(ctx, 0); err != nil {
+			err = types.WithCause(ctx, err)
 			f.log.Debug("this sidecar was elected to count all locks, and could not resign", "error", err)
 		}
 	}
@@ -141,22 +146,50 @@ func (f *Counter) round(ctx context.Context) time.Duration {
 
 // elect returns how long another sidecar's term lasts, if this one is not elected.
 func (f *Counter) elect(ctx context.Context) (left time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	ctx, cancel := f.within(ctx)
 	defer cancel()
 	sent := f.clk.Now()
 	suspended := f.clk.Suspended(sent)
 	election, err := f.store.Elect(ctx, term)
+	err = types.WithCause(ctx, err)
 	switch {
 	case err != nil:
 		f.ours = f.ours || store.OutcomeUnknown(err)
+		if f.termIsOver() {
+			f.notElected("its term is over, and was not prolonged", "error", err)
+		}
 	case election.Elected:
 		f.ours = true
 		f.hold(sent.Add(term), suspended)
+		if !f.elected {
+			f.elected = true
+			f.log.Info("this sidecar is elected: it counts all locks for the metrics of the fleet", "term", term.String())
+		}
 	default:
 		f.ours = false
 		f.hold(time.Time{}, 0)
+		f.notElected("another sidecar is")
 	}
 	return election.Left, err
+}
+
+// notElected logs, once, that this sidecar is elected no more.
+func (f *Counter) notElected(why string, attrs ...any) {
+	if f.elected {
+		f.elected = false
+		f.log.Info("this sidecar is not elected any more: it does not count all locks", append(attrs, "reason", why)...)
+	}
+}
+
+// within limits one operation of the store: see types.WithCause.
+func (f *Counter) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, f.timeout, types.NoAnswer(f.timeout))
+}
+
+func (f *Counter) termIsOver() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.clk.Now().Before(f.until)
 }
 
 // hold records until when this sidecar is elected, unless the machine is suspended.
@@ -170,10 +203,11 @@ func (f *Counter) hold(until time.Time, suspended time.Duration) {
 }
 
 func (f *Counter) count(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	ctx, cancel := f.within(ctx)
 	defer cancel()
 	began := f.clk.Now()
 	stats, err := f.store.Stats(ctx)
+	err = types.WithCause(ctx, err)
 	ended := f.clk.Now()
 	pause := max(interval, restShare*ended.Sub(began))
 	f.countAt = ended.Add(pause)

@@ -360,6 +360,38 @@ func TestFleetOfficeLost(t *testing.T) {
 	})
 }
 
+// TestFleetTells: the log says, once, that a sidecar is elected, and that and why it is not any more.
+func TestFleetTells(t *testing.T) {
+	const elected, ended = `level=INFO msg="this sidecar is elected`, `level=INFO msg="this sidecar is not elected any more`
+	for name, c := range map[string]struct {
+		end  func(a *counter)
+		want []string
+	}{
+		"it stops":        {func(a *counter) { a.stop() }, []string{`reason="it resigns, because it stops"`}},
+		"nobody reads":    {func(*counter) { time.Sleep(watchedFor + 2*interval) }, []string{`reason="it resigns, because its metrics are not read any more"`}},
+		"another is":      {func(a *counter) { a.st.take("b", time.Now().Add(2*term)); a.scrape(term) }, []string{`reason="another sidecar is"`}},
+		"the store fails": {func(a *counter) { a.st.set("Elect", fault{refuse: true}); a.scrape(2 * term) }, []string{`reason="its term is over`, errBroken.Error()}},
+		"it is silent":    {func(a *counter) { a.st.hold("Elect"); a.scrape(2 * term) }, []string{`reason="its term is over`, "the store has not answered for 5s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newCounter(t, &office{}, "a")
+				a.scrape(3 * term)
+				if log := a.log.String(); strings.Count(log, elected) != 1 || strings.Contains(log, ended) {
+					t.Errorf("not told once that it is elected:\n%s", log)
+				}
+				a.log.Forget()
+				c.end(a)
+				for _, want := range append(c.want, ended) {
+					if log := a.log.String(); strings.Count(log, want) != 1 || strings.Contains(log, elected) {
+						t.Errorf("not told once, %s:\n%s", want, log)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestFleetSuspended: the term ends during a suspension, though timers stop. Another sidecar may be
 // elected meanwhile, so the counts of this one are not shown.
 func TestFleetSuspended(t *testing.T) {

@@ -143,7 +143,7 @@ func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share fl
 
 // open opens a lease in the store, even if the call that needed it first has left.
 func (ls *Leases) open(call context.Context, l *Lease) {
-	silence := fmt.Errorf("the store has not answered for %s: %w", ls.cfg.StoreTimeout, context.DeadlineExceeded)
+	silence := fmt.Errorf("%w: %w", types.NoAnswer(ls.cfg.StoreTimeout), context.DeadlineExceeded)
 	ctx, cancel := context.WithTimeoutCause(ls.cfg.Observer.Along(ls.ctx, call), ls.cfg.StoreTimeout, silence)
 	defer cancel()
 	sent := ls.cfg.Clock.Now()

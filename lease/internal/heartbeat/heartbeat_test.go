@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/testing/clocktest"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
@@ -37,7 +40,9 @@ type bench struct {
 	history  store.History
 	openedIn map[store.LeaseID]store.History
 	renewed  int
-	unheard  bool // renewals fail
+	unheard  bool        // renewals fail
+	silent   atomic.Bool // renewals are not answered
+	log      logtest.Log
 	lost     []types.LostReason
 	verified []store.LeaseID
 	retired  []*Lease
@@ -53,6 +58,10 @@ func (b *bench) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 }
 
 func (b *bench) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
+	if b.silent.Load() {
+		<-ctx.Done()
+		return store.Renewal{}, &store.Error{Op: "Renew", Err: ctx.Err(), Unknown: true}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.unheard {
@@ -102,7 +111,7 @@ func inBubble(t *testing.T, test func(b *bench)) {
 		ls := lanes.New(cfg, b, obs, readiness.New(cfg, b), nil)
 		b.leases = New(ctx, Config{
 			TTL: usual, RenewInterval: every, StoreTimeout: every,
-			Store: b, Lanes: ls, Clock: clocktest.Bubble{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: b.run,
+			Store: b, Lanes: ls, Clock: clocktest.Bubble{}, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Observer: obs, Background: b.run,
 			Users: b,
 		})
 		if err := st.Start(ctx, func(store.News) {}); err != nil {
@@ -206,6 +215,23 @@ func TestLeaseIsLostOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The log says whose time was over when a renewal was not answered: the store's, or that of the leases.
+func TestARenewalWithoutAnAnswerSaysWhatWasOver(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.pin(usual)
+		b.silent.Store(true)
+		sleep(usual)
+		for _, want := range []string{
+			`error="the store has not answered for 5s: store: renewing leases: `,
+			`, and the last deadline of these leases is over: store: renewing leases: `,
+		} {
+			if log := b.log.String(); strings.Count(log, want) != 1 {
+				b.t.Errorf("not once: %s\n%s", want, log)
+			}
+		}
+	})
 }
 
 // A lease whose time is not over ends in the store only if the store loses it, whatever became of the lease to which its locks are being moved.

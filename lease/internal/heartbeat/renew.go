@@ -3,10 +3,12 @@ package heartbeat
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -142,9 +144,14 @@ func (ls *Leases) sendRenewal(due []*Lease) (store.Renewal, error) {
 	}
 	// Run handles leases that pass their deadline before the answer. So with a slow store, a lease with a
 	// short TTL does not shorten the time for the renewal of the others.
-	ctx, cancel := context.WithTimeout(ls.ctx, min(ls.cfg.StoreTimeout, longest))
+	patience, silence := ls.cfg.StoreTimeout, types.NoAnswer(ls.cfg.StoreTimeout)
+	if longest < patience {
+		patience, silence = longest, fmt.Errorf("%w, and the last deadline of these leases is over", types.NoAnswer(longest.Round(time.Millisecond)))
+	}
+	ctx, cancel := context.WithTimeoutCause(ls.ctx, patience, silence)
 	defer cancel()
-	return ls.cfg.Store.Renew(ctx, idsOf(due))
+	answer, err := ls.cfg.Store.Renew(ctx, idsOf(due))
+	return answer, types.WithCause(ctx, err)
 }
 
 // renewal is one question to the store, for all leases that were due.

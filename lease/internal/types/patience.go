@@ -40,7 +40,21 @@ func (p *PatienceTimer) Over() <-chan struct{} {
 
 // Silence is the error of a call whose [Patience] is over. asked: the store was asked, so the outcome is unknown.
 func Silence(op string, timeout time.Duration, asked bool) error {
-	return &store.Error{Op: op, Err: fmt.Errorf("the store has not answered for %s: %w", timeout, context.DeadlineExceeded), Unknown: asked}
+	return &store.Error{Op: op, Err: fmt.Errorf("%w: %w", NoAnswer(timeout), context.DeadlineExceeded), Unknown: asked}
+}
+
+// NoAnswer is the cause of the end of a context whose time for the store is over.
+func NoAnswer(within time.Duration) error {
+	return fmt.Errorf("the store has not answered for %s", within)
+}
+
+// WithCause adds to the error of a store why its context has ended. The driver of a database only says that a deadline was exceeded, and not whose.
+func WithCause(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if err == nil || cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause, err)
 }
 
 // Within limits a call to its [Patience]. The error is then that of [Left].
