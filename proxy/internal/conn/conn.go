@@ -63,8 +63,8 @@ type Conn struct {
 	owner Owner
 	// under is the connection under TLS, or the connection itself.
 	under net.Conn
-	raw   syscall.RawConn // of under; if nil, the connection is not watched
-	watch watch
+	raw   syscall.RawConn // of under; if nil, its calls have no guard
+	guard guard
 	// stream is set when the connection is an event stream. Stop reads it.
 	stream atomic.Pointer[Stream]
 	// busy: a call is running, or its answer is not written. Stop reads it.
@@ -103,7 +103,7 @@ func newConn(s *Set, nc net.Conn, k Kind) *Conn {
 	}
 	c.wanted = c.Born.Add(s.cfg.Timeouts.First)
 	c.directWrite.fn = c.directWrite.run
-	c.watch.c = c
+	c.guard.c = c
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw
@@ -228,7 +228,7 @@ func (c *Conn) setDeadlineNow(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// notifyClose tells the owner and the stream that the connection has closed. The watch may call it while the serving goroutine blocks.
+// notifyClose tells the owner and the stream that the connection has closed. The guard may call it while the serving goroutine blocks.
 func (c *Conn) notifyClose() {
 	c.owner.Disconnected()
 	if st := c.stream.Load(); st != nil {
@@ -265,7 +265,7 @@ func (c *Conn) lingerOn() {
 	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
-// cut closes the connection from another goroutine. The serving goroutine or the watch of the call notices it. It does not wait, as the close
+// cut closes the connection from another goroutine. The serving goroutine or the guard of the call notices it. It does not wait, as the close
 // of a connection with TLS would.
 func (c *Conn) cut() {
 	_ = c.under.Close()

@@ -13,10 +13,10 @@ import (
 func (r *rig) guarded() {
 	r.t.Helper()
 	await.Until(r.t, "the call has a guard", func() bool {
-		w := &r.Conns()[0].watch
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.guarded != nil
+		g := &r.Conns()[0].guard
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.running != nil
 	})
 }
 
@@ -55,10 +55,10 @@ func TestTimerRunsForYoungCallsOnly(t *testing.T) {
 	}
 }
 
-// A connection is watched as soon as its call begins, also if nobody looks at the context; and
+// A call is guarded from its beginning, also if nobody looks at the context; and
 // a call that is not cancelable goes on.
 // Proves: trap unseen disconnect
-func TestCallIsWatchedFromItsBeginning(t *testing.T) {
+func TestCallIsGuardedFromItsBeginning(t *testing.T) {
 	r := serve(t, Timeouts{Guard: time.Millisecond})
 	nc := r.dial()
 	r.send(nc, "carry out\n", 1)
@@ -92,7 +92,7 @@ func TestCallEndsBeforeItsSession(t *testing.T) {
 	}, nil)
 	c := newConn(set, server, Unix)
 	ctx = c.BeginCall(context.Background(), true)
-	c.watch.noticeClose(c.watch.call)
+	c.guard.noticeClose(c.guard.call)
 	if len(noticed) != 1 || noticed[0] == nil {
 		t.Errorf("noticed %v, want once with the context's end", noticed)
 	}

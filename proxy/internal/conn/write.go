@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Write is called by fasthttp. Most answers fit into the socket's buffer, so they need neither timer nor watch.
+// Write is called by fasthttp. Most answers fit into the socket's buffer, so they need neither timer nor goroutine.
 func (c *Conn) Write(p []byte) (int, error) {
 	if c.mute {
 		return len(p), nil
@@ -25,7 +25,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeOn waits for the reader, for a limited time. The connection is watched as during a call, because a
+// writeOn waits for the reader, for a limited time. The write is guarded as a call is, because a
 // client that closes without reading must not keep its locks.
 func (c *Conn) writeOn(p []byte) (int, error) {
 	c.BeginCall(context.Background(), false)
