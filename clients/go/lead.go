@@ -14,6 +14,13 @@ const campaignPause = time.Second
 // its term lasts, Lead gives up the leadership and returns its error. Another error of the function than that of its context ends Lead,
 // too. A campaign goes on through an outage of the sidecar or its store, if the client has reached them before.
 //
+// While the sidecar answers, the function hears at once of a loss, or that somebody asks to stop. If the sidecar hangs, the lock is lost when its lease has ended by
+// this process's clock, 0.3 s later at most. A process that was suspended hears of it when it goes on. So pass the token to what the leader changes.
+//
+// The errors are those of the function, as above; that of ctx, if it ends a campaign (if it ends a term, Lead returns what the function returns); [ErrClosed] after
+// Close; and each error of [Client.Acquire] that will not pass, such as [ErrInvalidRequest] and [ErrForbidden]. As long as the client has not reached a sidecar, these
+// are also [ErrUnavailable], [ErrLimitReached] and [ErrSessionEnded].
+//
 // Use options such as [Data], which [Client.Leader] returns to others.
 func (c *Client) Lead(ctx context.Context, key string, run func(ctx context.Context, lock *Lock) error, opts ...Option) error {
 	for {

@@ -319,6 +319,10 @@ export class Client {
    * aborted, when the lock is lost or somebody asks to stop. If the function returns before, lead gives up the leadership and returns
    * its result. Errors of the function go on, but for those of its aborted signal. A campaign goes on through an outage of the sidecar
    * or its store, if the client has reached them before. `options.signal` ends it, also within a term: lead throws its reason.
+   *
+   * The client hears of a loss, and of a request to stop, at once while the sidecar answers. If the sidecar hangs, the lock is lost when its
+   * lease ends by this process's clock. Until the client has reached a sidecar, lead throws an `UnavailableError`, `LimitReachedError` or
+   * `SessionEndedError`. It always throws what will not pass, such as an `InvalidRequestError`, `ForbiddenError` or `ClientClosedError`.
    */
   lead<T>(key: string, run: (term: Term) => T | PromiseLike<T>): Promise<T>;
   lead<T>(key: string, options: LeadOptions, run: (term: Term) => T | PromiseLike<T>): Promise<T>;

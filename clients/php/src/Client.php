@@ -252,11 +252,17 @@ final class Client
      * this gives up the leadership and returns its result. Its errors go on. A campaign goes on through an outage of the sidecar or its store,
      * if the client has reached them before.
      *
+     * `$term->lost()` knows at once what a sidecar says that answers. If the sidecar hangs, the lock is lost when its lease ends by this
+     * process's clock.
+     *
      * @template T
      *
      * @param callable(Term): T $work
      *
      * @return T
+     *
+     * @throws LocksidecarException that will not pass, such as InvalidRequest and Forbidden; until the client has reached a sidecar, also Unavailable,
+     *                              LimitReached and SessionEnded
      */
     public function lead(
         string $key,

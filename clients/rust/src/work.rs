@@ -136,6 +136,12 @@ impl Client {
     /// it campaigns again. If the function returns while its term lasts, this gives up the leadership and returns its result. A campaign goes on through an
     /// outage of the sidecar or its store, if the client has reached them before. A drop of this future ends the work, then the leadership.
     ///
+    /// The client hears of a loss, and of a request to stop, at once while the sidecar answers. If the sidecar hangs, the lock is lost when its lease ends by this
+    /// process's clock.
+    ///
+    /// The errors are those of the function, and those of [`Client::acquire`] that will not pass, such as [`Error::InvalidRequest`] and [`Error::Forbidden`]. Until the client has
+    /// reached a sidecar, also [`Error::Unavailable`], [`Error::LimitReached`] and [`Error::SessionEnded`], which a closed client returns, too.
+    ///
     /// Use options such as [`Options::data`], which [`Client::leader`] returns to others.
     pub async fn lead<T, E, F, R>(&self, key: &str, options: Options, mut work: F) -> Result<T, E>
     where

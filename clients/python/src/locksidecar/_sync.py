@@ -219,8 +219,12 @@ class Client(NotPickled):
 
         A term ends, and `term.lost` happens, when the lock is lost or somebody asks to stop.
         The function has to look at it, and to return.
+        The client hears of both at once while the sidecar answers. If it hangs, the lock is lost when its lease ends
+        by this process's clock.
         If the function returns before, this gives up the leadership and returns its result. Its exceptions go on.
         A campaign goes on through an outage of the sidecar or its store, if the client has reached them before.
+        Otherwise it raises `Unavailable`, `LimitReached`, `SessionEnded`, and always what will not pass, such as
+        `InvalidRequest`, `Forbidden`, and `SessionEnded` of a closed client.
         """
         options: LockOptions = {"data": data, "ttl": ttl, "max_hold": max_hold, "min_hold": min_hold}
         return lead(self._transport, key, on_lead, options)

@@ -132,7 +132,12 @@ module Locksidecar
     # on_loss: :raise raises LockLost in it. If the block returns before, this gives up the leadership and returns its
     # result. Its errors go on. A campaign goes on through an outage of the sidecar or its store, if the client has
     # reached them before.
+    #
+    # The client hears of a loss, and of a request to stop, at once while the sidecar answers. If the sidecar hangs, the
+    # lock is lost when its lease ends by this process's clock.
     # @yieldparam term [Term]
+    # @raise [Unavailable, LimitReached, SessionEnded] until the client has reached a sidecar
+    # @raise [Error] that will not pass, such as InvalidRequest and Forbidden, and SessionEnded of a closed client
     def lead(key, on_loss: nil, data: nil, ttl: nil, max_hold: nil, min_hold: nil, &block)
       needs_block("lead", "acquire", !block.nil?)
       loop do

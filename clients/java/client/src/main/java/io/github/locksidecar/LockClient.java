@@ -262,6 +262,9 @@ public final class LockClient implements AutoCloseable {
    * leadership and returns the task's result. The task's errors go on. A campaign goes on through an outage of the sidecar
    * or its store, if the client has reached them before.
    *
+   * <p>The client hears of a loss, and of a request to stop, at once while the sidecar answers. If the sidecar hangs, the
+   * lock is lost when its lease ends by this process's clock.
+   *
    * @param <T> the task's result
    * @param <E> what the task throws
    * @param key 1 to 512 bytes
@@ -269,6 +272,10 @@ public final class LockClient implements AutoCloseable {
    * @param task what the leader does
    * @return the task's result
    * @throws InterruptedException if the calling thread was interrupted: the term is over, and the task has returned
+   * @throws UnavailableException until the client has reached a sidecar; {@link LimitReachedException} and {@link
+   *     SessionEndedException} likewise
+   * @throws SessionEndedException if the client is closed
+   * @throws LocksidecarException that will not pass, such as {@link InvalidRequestException}
    * @throws E if the task throws it
    */
   public <T extends @Nullable Object, E extends Exception> T lead(
