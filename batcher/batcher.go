@@ -246,7 +246,7 @@ func (l *Lane[T, R]) runBatches() {
 		l.mu.Lock()
 		if len(l.queue) == 0 {
 			l.running = false
-			l.rest()
+			l.shrink()
 			l.mu.Unlock()
 			return
 		}
@@ -257,8 +257,8 @@ func (l *Lane[T, R]) runBatches() {
 	}
 }
 
-// rest frees the memory of a burst. The caller holds l.mu.
-func (l *Lane[T, R]) rest() {
+// shrink frees the memory of a burst. The caller holds l.mu.
+func (l *Lane[T, R]) shrink() {
 	if l.crowded {
 		l.queue, l.spare, l.items = nil, nil, nil
 		l.keys = make(map[string]keyed[T, R])

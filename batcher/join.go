@@ -26,8 +26,8 @@ func (j *joined[T, R, U, S]) runBatches() {
 		j.a.mu.Lock()
 		if !j.a.waiting() {
 			j.a.running = false
-			j.a.rest()
-			j.b.rest()
+			j.a.shrink()
+			j.b.shrink()
 			j.a.mu.Unlock()
 			return
 		}

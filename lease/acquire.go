@@ -22,7 +22,7 @@ import (
 // [ErrCallerLeft], [ErrWithdrawn], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
-	g, err := m.acquirer.Acquire(ctx, s, &req) // see attempt.Call.Acquire
+	g, err := m.acquirer.Acquire(ctx, s, &req) // see attempt.Call.Run
 	err = blameCaller(ctx, err)
 	m.nameHolder(&req, err)
 	m.addQuiet(err)

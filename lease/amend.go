@@ -89,7 +89,7 @@ func (m *Manager) downgrade(ctx context.Context, s *holdings.Session, h *holding
 			h.Lose(types.LostStore) // the store decides
 		}
 	})
-	err = types.Judged("amend", v.Status, err)
+	err = types.ClaimError("amend", v.Status, err)
 	if errors.Is(err, types.ErrRowLocked) && req.SetData && len(change.Served) > 0 {
 		return &store.Error{Op: "amend", Err: types.ErrRowLocked, Unknown: true} // the row may have been locked after the adoption, with its data
 	}
@@ -122,7 +122,7 @@ func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) er
 			h.Lose(types.LostStore) // the store decides
 		}
 	})
-	return types.Judged("amend", v.Status, err)
+	return types.ClaimError("amend", v.Status, err)
 }
 
 // notHeldAnyMore returns the reason why a lock that was held a moment ago no longer is.
@@ -140,7 +140,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	change := lanes.Amend(store.Change{Key: req.Key, Token: req.Token, TTL: req.TTL, SetData: req.SetData, Data: req.Data})
 	change.Share = req.Share
 	v, err := lanes.Submit(ctx, m.lanes.Amends, change)
-	if err := types.Judged("amend", v.Status, err); err != nil {
+	if err := types.ClaimError("amend", v.Status, err); err != nil {
 		return types.Grant{}, err
 	}
 	m.heldCache.Drop(req.Key)

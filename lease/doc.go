@@ -10,7 +10,7 @@
 //	                │ several keys: multi    ▼                                  ▼
 //	attempt         │                    Acquirer.release                   Queue.News
 //	                ▼                      │   │   └─▶ keep: the key stays for   │
-//	            Call.Acquire               │   │       the next session here     │
+//	            Call.Run                   │   │       the next session here     │
 //	                │ makes one or more    │   ▼ the next call here              ▼ a queued call
 //	                ▼                      │  its attempt wins              its attempt wins
 //	            Attempt ── wins ──┐        │
@@ -119,7 +119,7 @@
 //	package batcher (slow.go)         | an item whose row is locked                                 | the store's timeout
 //	attempt: persist, sendRelease     | a withdrawal or release without an answer                   | the store can have nothing of it
 //	heartbeat: renew                  | a renewal without an answer                                 | the lease's deadline
-//	heartbeat: persist                | a revocation                                                | a minute after the lease's TTL
+//	heartbeat: sendRevocation         | a revocation                                                | a minute after the lease's TTL
 //	attempt: Call.MayGoOn             | an attempt whose lease or queue position was lost           | the end of the call's wait; without one, MaxAttempts
 //
 // # Observation

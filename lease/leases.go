@@ -24,7 +24,7 @@ func (u leaseUsers) LeaseLost(l *heartbeat.Lease, reason types.LostReason) (lock
 	// Watches begin again under a fresh lease. They look at their keys then, so no event is missed.
 	u.m.watches.LeaseEnded()
 	// Waits begin again under a fresh lease, at the end of their queues.
-	return len(under), u.m.acquirer.LeaseLost(l)
+	return len(under), u.m.acquirer.LoseWaitsUnder(l)
 }
 
 // LeaseRetired moves the users of a lease of another history to a fresh lease.

@@ -125,7 +125,7 @@ func (m *Manager) loseOverdue(h *holdings.Lock) {
 		h.LoseAtMaxHold()
 		return
 	}
-	m.leases.LoseExpired(l)
+	m.leases.LoseOverdue(l)
 	// Another call may be losing the lease and may not have reached h yet.
 	h.LoseUnder(l, l.LossReason())
 }
@@ -186,7 +186,7 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.Rel
 	v, err := lanes.Submit(ctx, m.lanes.Releases, store.Claim{
 		Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result, Traceparent: req.Traceparent,
 	})
-	if err := types.Judged("release", v.Status, err); err != nil {
+	if err := types.ClaimError("release", v.Status, err); err != nil {
 		return types.Released{}, err
 	}
 	if v.Status == store.IsShare {
@@ -201,8 +201,8 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.Rel
 	return types.Released{Key: c.key, HeldFor: v.HeldFor}, nil
 }
 
-func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
-	switch standing {
+func (m *Manager) refusedBy(status store.ClaimStatus, c claimant) error {
+	switch status {
 	case store.OtherSession:
 		return m.refused(c, types.ReasonOtherSession)
 	case store.Released:

@@ -119,11 +119,11 @@ func TestCallsAfterStop(t *testing.T) {
 		// These calls have passed Acquire's first check before Stop.
 		for _, wait := range []time.Duration{0, time.Hour} {
 			req := types.Request{Key: "k", TTL: r.m.cfg.TTL, Wait: wait}
-			if _, err := r.m.acquirer.NewCall(ctx, s, &req).Acquire(); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
+			if _, err := r.m.acquirer.NewCall(ctx, s, &req).Run(); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
 				t.Errorf("acquire: error %v", err)
 			}
 			req.Bind = types.BindTTL
-			if _, err := r.m.acquirer.NewCall(ctx, nil, &req).Acquire(); !errors.Is(err, types.ErrDraining) {
+			if _, err := r.m.acquirer.NewCall(ctx, nil, &req).Run(); !errors.Is(err, types.ErrDraining) {
 				t.Errorf("acquire ttl: error %v", err)
 			}
 		}

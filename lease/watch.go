@@ -62,7 +62,7 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.leases.LoseExpired(w.l) // it has expired, and the renewer has not noticed yet
+		m.leases.LoseOverdue(w.l) // it has expired, and the renewer has not noticed yet
 	}
 }
 

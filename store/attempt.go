@@ -138,6 +138,9 @@ type News struct {
 	Event *Event
 }
 
+// IsHint reports whether news of a waiter only asks to check it.
+func (n *News) IsHint() bool { return n.Answer.Outcome == 0 }
+
 // EveryWait is the news that something may have been missed: check every wait, every watched key
 // and the signals now.
 var EveryWait = News{Missed: true}

@@ -36,26 +36,26 @@ func (s *Store) jobs(n int, name func(int) string, each func(i int, j *job)) []*
 // Acquire takes keys that are available.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	answers := make([]store.Answer, len(asks))
-	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.acquire(&asks[i], &answers[i]) })
+	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.addAcquire(&asks[i], &answers[i]) })
 	return answers, s.run(ctx, "Acquire", jobs)
 }
 
 // Enqueue takes keys that are available, and queues the other asks.
 func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	answers := make([]store.Answer, len(asks))
-	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.ask(&asks[i], &answers[i], true, (*turn).enqueue) })
+	jobs := s.jobs(len(asks), func(i int) string { return asks[i].Key }, func(i int, j *job) { j.addAsk(&asks[i], &answers[i], true, (*turn).enqueue) })
 	return answers, s.run(ctx, "Enqueue", jobs)
 }
 
-// acquire adds an ask that does not wait.
-func (j *job) acquire(ask *store.Ask, answer *store.Answer) {
-	j.ask(ask, answer, key.AcquireNeedsLease(ask), func(t *turn, ask *store.Ask, own *key.Lease, answer *store.Answer) {
+// addAcquire adds an ask that does not wait.
+func (j *job) addAcquire(ask *store.Ask, answer *store.Answer) {
+	j.addAsk(ask, answer, key.AcquireNeedsLease(ask), func(t *turn, ask *store.Ask, own *key.Lease, answer *store.Answer) {
 		t.op.Acquire(t.row, ask, own, answer)
 	})
 }
 
-// ask adds an ask. If the state of the lease that it needs is not known, the turn is repeated with it.
-func (j *job) ask(ask *store.Ask, answer *store.Answer, needsLease bool, do func(*turn, *store.Ask, *key.Lease, *store.Answer)) {
+// addAsk adds an ask. If the state of the lease that it needs is not known, the turn is repeated with it.
+func (j *job) addAsk(ask *store.Ask, answer *store.Answer, needsLease bool, do func(*turn, *store.Ask, *key.Lease, *store.Answer)) {
 	j.blind = true
 	if needsLease {
 		j.leases = append(j.leases, ask.Lease)
@@ -86,7 +86,7 @@ func (s *Store) AcquireAndRelease(ctx context.Context, asks []store.Ask, claims 
 		if i < len(claims) {
 			j.release(&claims[i], &verdicts[i])
 		} else {
-			j.acquire(&asks[i-len(claims)], &answers[i-len(claims)])
+			j.addAcquire(&asks[i-len(claims)], &answers[i-len(claims)])
 		}
 	})
 	err := s.run(ctx, "AcquireAndRelease", jobs)

@@ -32,9 +32,10 @@
 //	an acquire of a held key   run.go step: no answer is given from memory; run.go load, proved
 //	a wait                     calls.go Enqueue; Check, if no news came
 //	a hand-over                the machine hands off (store/key settle.go handOff), in whatever operation it has to; letter.go letters: the news go with
-//	                           the swap. There: letter.go receive. In this instance: swap.go tellOwn
+//	                           the swap. There: store/redis letters.go hear, pass; letter.go receive. In this instance: swap.go tellOwn
 //	a release                  calls.go Release; turn.go Close: the lock's own lease is revoked after the swap
-//	a renewal                  store.go Renew; own.go noteRenewal: which leases have signals, and which are of another history
+//	a renewal                  store.go Renew, extend: one request for all views (store/internal/gather). store/redis lease.go Renew: of it, one call of the
+//	                           function renew in each partition. own.go noteRenewal: which leases have signals, and which are of another history
 //	the end of a lease         store.go Revoke; own.go under: the keys that it may hold; sweep.go visit. Or, in the next operation on a key, turn.go reap
 //	a sweep                    sweep.go Sweep: elect.go; then pages (scan.go), each with sweepPage
 //	an unknown outcome         swap.go send; own.go doubt. Of an ask: calls.go Withdraw with bump. Of a release: calls.go Release again; what it reads or swaps

@@ -2,7 +2,6 @@ package cas
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -76,28 +75,6 @@ func (s *Space) renewTogether() time.Duration {
 		return 0
 	}
 	return renewTogether
-}
-
-// renew extends leases of one view, by a request that it shares with others if the server can do that. An error is that of the request, but not
-// if only leases of others were not renewed.
-func (s *Store) renew(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, history store.History, err error) {
-	lane := s.space.renewals
-	if lane == nil {
-		return s.backend.Renew(ctx, leases)
-	}
-	all, err := lane.Ask(ctx, leases)
-	if left, ok := errors.AsType[*gather.LeftError](err); ok {
-		return nil, history, &store.Error{Op: "Renew", Err: left, Unknown: left.Begun}
-	}
-	for _, id := range leases {
-		if _, ok := all.leases[id]; ok {
-			renewed = append(renewed, id)
-		}
-	}
-	if len(renewed) == len(leases) {
-		err = nil
-	}
-	return renewed, all.history, err
 }
 
 // View implements [store.Space].

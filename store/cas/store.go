@@ -13,6 +13,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/internal/gather"
 	"github.com/locksidecar/locksidecar/store/key"
 )
 
@@ -242,7 +243,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		return store.Renewal{}, err
 	}
 	sent := time.Now()
-	renewed, history, err := s.renew(ctx, leases)
+	renewed, history, err := s.extend(ctx, leases)
 	asked := leases
 	if err != nil {
 		asked = renewed
@@ -250,6 +251,28 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	r := store.Renewal{Renewed: renewed, History: history}
 	r.Signals, r.Reconcile = s.noteRenewal(asked, renewed, sent, history)
 	return r, err
+}
+
+// extend extends leases of this view, by a request that it shares with others if the server can do that. An error is that of the request, but not
+// if only leases of others were not renewed.
+func (s *Store) extend(ctx context.Context, leases []store.LeaseID) (renewed []store.LeaseID, history store.History, err error) {
+	lane := s.space.renewals
+	if lane == nil {
+		return s.backend.Renew(ctx, leases)
+	}
+	all, err := lane.Ask(ctx, leases)
+	if left, ok := errors.AsType[*gather.LeftError](err); ok {
+		return nil, history, &store.Error{Op: "Renew", Err: left, Unknown: left.Begun}
+	}
+	for _, id := range leases {
+		if _, ok := all.leases[id]; ok {
+			renewed = append(renewed, id)
+		}
+	}
+	if len(renewed) == len(leases) {
+		err = nil
+	}
+	return renewed, all.history, err
 }
 
 // Revoke ends leases, and hands off what they held. Records are visited after the end, so an asker that is queued

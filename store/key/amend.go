@@ -9,7 +9,7 @@ import (
 
 // Amend checks a lock, and changes its data and remaining time.
 func (o *Op) Amend(r *Row, c *store.Change) store.Amended {
-	h, status := o.standing(r, c.Token, c.Lease, false)
+	h, status := o.claimed(r, c.Token, c.Lease, false)
 	if status == store.Holds {
 		status = o.change(r, h, c)
 	}
@@ -18,7 +18,7 @@ func (o *Op) Amend(r *Row, c *store.Change) store.Amended {
 
 // Downgrade amends a lock, and makes an exclusive one a share. It grants the waiters that fit then.
 func (o *Op) Downgrade(r *Row, c *store.Change) store.Amended {
-	h, status := o.standing(r, c.Token, c.Lease, false)
+	h, status := o.claimed(r, c.Token, c.Lease, false)
 	if status == store.Holds {
 		status = o.change(r, h, c)
 	}
@@ -33,7 +33,7 @@ func (o *Op) Downgrade(r *Row, c *store.Change) store.Amended {
 
 // Adopt makes the last served waiter of a cohort the exclusive holder that others see, and amends its lock.
 func (o *Op) Adopt(r *Row, a *store.Adoption) store.Amended {
-	h, status := o.standing(r, a.Token, a.Lease, true)
+	h, status := o.claimed(r, a.Token, a.Lease, true)
 	if status == store.Holds {
 		r.dropServed(a.Served)
 		o.adopt(r, a)

@@ -14,7 +14,7 @@ func (o *Op) Move(r *Row, m store.Move, from store.LeaseID, to *Lease) store.Cla
 	} else if k := r.skipped[m.ID]; k != nil {
 		under = &k.lease
 	} else {
-		h, status := o.standing(r, r.tokenOf(m), to.id, false)
+		h, status := o.claimed(r, r.tokenOf(m), to.id, false)
 		if status != store.Holds {
 			return status
 		}

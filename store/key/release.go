@@ -6,7 +6,7 @@ import (
 
 // Release ends a grant, and hands the key to the first living waiters. PostgreSQL's function release (store/postgres/code/release.sql) does the same.
 func (o *Op) Release(r *Row, c *store.Claim) (v store.Verdict) {
-	h, status := o.standing(r, c.Token, c.Lease, len(c.Served) > 0)
+	h, status := o.claimed(r, c.Token, c.Lease, len(c.Served) > 0)
 	v.Status = status
 	r.dropServed(c.Served)
 	if v.Status == store.Holds && c.Undelivered && !o.mayBeUndelivered(h) {
@@ -83,24 +83,24 @@ func (o *Op) leaveLease(h *holder) {
 	h.lease = endedLease
 }
 
-// standing decides a claim, and returns the claimed grant. The grant is nil if the row no longer has it. served: the claimed
+// claimed returns the grant that a claim means, and what the claim is worth. The grant is nil if the row no longer has it. served: the claimed
 // holder of an exclusive lock got it from its sidecar, so the row may still know an earlier holder of the cohort.
-func (o *Op) standing(r *Row, token int64, lease store.LeaseID, served bool) (*holder, store.ClaimStatus) {
+func (o *Op) claimed(r *Row, token int64, lease store.LeaseID, served bool) (*holder, store.ClaimStatus) {
 	if len(r.shares) == 0 {
 		known := r.Token
 		if served && store.OfGrant(known, token) {
 			token = known
 		}
-		return &r.holder, o.judge(&r.holder, token, lease)
+		return &r.holder, o.claimStatus(&r.holder, token, lease)
 	}
 	if h := r.share(token); h != nil {
-		return h, o.judge(h, token, lease)
+		return h, o.claimStatus(h, token, lease)
 	}
 	return nil, r.past(token)
 }
 
-// judge decides a claim on a grant. A session's lock may be under another lease of its instance: see Move.
-func (o *Op) judge(h *holder, token int64, lease store.LeaseID) store.ClaimStatus {
+// claimStatus decides a claim on a grant, as the SQL function claim_status does. A session's lock may be under another lease of its instance: see Move.
+func (o *Op) claimStatus(h *holder, token int64, lease store.LeaseID) store.ClaimStatus {
 	switch {
 	case h.Token == 0 || h.Token != token:
 		return store.UnknownToken

@@ -19,14 +19,10 @@ const acquireRounds = 5
 
 // Acquire takes keys that are free or whose holders are dead.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return s.askAll(ctx, "acquire", asks, (*asking).acquire)
+	return s.askAll(ctx, "acquire", asks, (*asking).take)
 }
 
-// Enqueue does as Acquire, and queues the asks for held keys.
-func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return s.askAll(ctx, "enqueue", asks, (*asking).enqueue)
-}
-
+// askAll is Acquire and Enqueue: do answers the asks.
 func (s *Store) askAll(ctx context.Context, name string, asks []store.Ask, do func(*asking, context.Context) ([]store.Answer, error)) ([]store.Answer, error) {
 	if len(asks) == 0 {
 		return nil, nil
@@ -61,7 +57,9 @@ func newAsking(o *operation, asks []store.Ask) *asking {
 
 func (t *asking) name(i int) keyName { return keyName{t.id.Namespace, t.asks[i].Key} }
 
-func (t *asking) acquire(ctx context.Context) ([]store.Answer, error) {
+// take takes what is free in one statement. It reads who holds the rest, and asks once more, with the rows locked, for what has become free and for what
+// dead leases held.
+func (t *asking) take(ctx context.Context) ([]store.Answer, error) {
 	if err := t.takeFree(ctx); err != nil {
 		return nil, err
 	}

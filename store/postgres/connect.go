@@ -333,7 +333,7 @@ func (s *Space) look(ctx context.Context, pool *pgxpool.Pool) error {
 // readRow runs a statement that returns at most one row, on a server that may be a standby.
 func (s *Space) readRow(ctx context.Context, pool *pgxpool.Pool, sql statement, into ...any) error {
 	o := &operation{Store: s.own, pool: pool, looking: true}
-	found, _, err := try(ctx, o, sql, nil, func(rows pgx.Rows, _ *struct{}) error { return rows.Scan(into...) })
+	found, _, err := runOnce(ctx, o, sql, nil, func(rows pgx.Rows, _ *struct{}) error { return rows.Scan(into...) })
 	if err == nil && len(found) == 0 {
 		err = pgx.ErrNoRows
 	}

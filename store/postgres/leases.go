@@ -60,6 +60,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	return r.Renewal, err
 }
 
+// renewal is one Renew of a view.
 type renewal struct {
 	*operation
 	store.Renewal
@@ -68,7 +69,7 @@ type renewal struct {
 }
 
 func (r *renewal) run(ctx context.Context) error {
-	err := r.renew(ctx)
+	err := r.extendLeft(ctx)
 	if err != nil || len(r.left) == 0 {
 		return err
 	}
@@ -77,13 +78,13 @@ func (r *renewal) run(ctx context.Context) error {
 	if err := r.beginHistory(ctx); err != nil {
 		return err
 	}
-	return r.renew(ctx)
+	return r.extendLeft(ctx)
 }
 
-// renew extends the leases in left, first those whose rows are not locked. It never waits for a lease row
+// extendLeft extends the leases in left, first those whose rows are not locked. It never waits for a lease row
 // while it locks another, because a hand-off locks leases in any order. Nor does it wait for one in the statement that it shares with other
 // views.
-func (r *renewal) renew(ctx context.Context) error {
+func (r *renewal) extendLeft(ctx context.Context) error {
 	found, err := r.together.lane.Ask(ctx, uuids(r.left))
 	if err != nil {
 		return r.notRenewed(err)
@@ -167,12 +168,12 @@ func newRenewalsTogether(s *Space) *renewalsTogether {
 			return 0
 		}
 		return r.pause
-	}, r.renew)
+	}, r.extendAll)
 	return r
 }
 
-// renew extends leases of several views.
-func (r *renewalsTogether) renew(ctx context.Context, leases [][16]byte) (map[store.LeaseID]extended, error) {
+// extendAll extends leases of several views.
+func (r *renewalsTogether) extendAll(ctx context.Context, leases [][16]byte) (map[store.LeaseID]extended, error) {
 	ctx, cancel, o, err := r.s.own.beginRenewal(ctx, "renew", len(leases))
 	if err != nil {
 		return nil, err
@@ -191,6 +192,7 @@ type extended struct {
 	reconcile bool
 }
 
+// extend runs the statement.
 func (o *operation) extend(ctx context.Context, sql statement, leases [][16]byte) (map[store.LeaseID]extended, error) {
 	rows, err := query(ctx, o, sql, []any{leases, string(o.config.Failover)}, func(rows pgx.Rows, e *extended) error {
 		return rows.Scan(&e.lease, &e.now, &e.signalled, &e.misfit, &e.history, &e.reconcile)

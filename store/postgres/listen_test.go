@@ -66,7 +66,7 @@ func (l *listener) awaitHearing(t *testing.T) {
 
 // isHint reports whether news is a hint to check a waiter. A hint does not contain the full id.
 func isHint(n store.News, waiter store.Ask) bool {
-	return n.Answer.Outcome == 0 && store.HalfOf(n.ID) == store.HalfOf(waiter.ID)
+	return n.IsHint() && store.HalfOf(n.ID) == store.HalfOf(waiter.ID)
 }
 
 func isEveryWait(n store.News) bool { return n.ID == uuid.Nil && !n.Signals && n.Event == nil }

@@ -102,7 +102,7 @@ func (o *operation) fail(err error, reached bool) error {
 // the commit, because rows arrive earlier (promise 4).
 func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for tried := 1; ; tried++ {
-		found, reached, err := try(ctx, o, sql, args, scan)
+		found, reached, err := runOnce(ctx, o, sql, args, scan)
 		if err == nil {
 			return found, nil
 		}
@@ -146,8 +146,8 @@ func (o *operation) beginHistory(ctx context.Context) error {
 	return nil
 }
 
-// try runs a statement once. reached is false if there was no connection.
-func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, reached bool, err error) {
+// runOnce runs a statement once. reached is false if there was no connection.
+func runOnce[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, reached bool, err error) {
 	if o.pool != o.renewalPool {
 		if err := o.takePlace(ctx); err != nil {
 			return nil, false, err

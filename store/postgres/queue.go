@@ -12,6 +12,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// Enqueue does as Acquire, and queues the asks for held keys.
+func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	return s.askAll(ctx, "enqueue", asks, (*asking).enqueue)
+}
+
 // enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While it finds
 // dead holders, only ctx limits it.
 func (t *asking) enqueue(ctx context.Context) ([]store.Answer, error) {

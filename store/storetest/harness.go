@@ -156,7 +156,7 @@ func (in *instance) hear(n store.News) {
 		return
 	}
 	select {
-	case in.earFor(heardOf{store.HalfOf(n.ID), n.Answer.Outcome == 0}) <- n:
+	case in.earFor(heardOf{store.HalfOf(n.ID), n.IsHint()}) <- n:
 	default: // a repeat
 	}
 }

@@ -41,7 +41,7 @@ func (e *modelEar) has(id store.AttemptID, outcome store.Outcome) (n store.News,
 		return e.news[i], true
 	}
 	i := slices.IndexFunc(e.news, func(n store.News) bool {
-		return n.Answer.Outcome == 0 && store.HalfOf(n.ID) == store.HalfOf(id)
+		return n.IsHint() && store.HalfOf(n.ID) == store.HalfOf(id)
 	})
 	if i < 0 {
 		return store.News{}, false
@@ -147,7 +147,7 @@ func (e *modelEar) dropNeedlessHints(justAsked func(store.AttemptID) bool) {
 		told[n.ID] = told[n.ID] || n.Answer.Outcome != 0
 	}
 	e.news = slices.DeleteFunc(e.news, func(n store.News) bool {
-		needless := n.Answer.Outcome == 0 && (told[n.ID] || justAsked(n.ID))
+		needless := n.IsHint() && (told[n.ID] || justAsked(n.ID))
 		told[n.ID] = true
 		return needless
 	})

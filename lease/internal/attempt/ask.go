@@ -46,12 +46,13 @@ func (aq *Acquirer) knownHeld(key string) bool {
 // beginAsk returns the first question, which is sent now, and notes what its answer needs.
 func (b *Attempt) beginAsk(now time.Time) store.Ask {
 	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
-	a := b.ask()
+	a := b.newAsk()
 	a.Last = b.last()
 	return a
 }
 
-func (b *Attempt) ask() store.Ask {
+// newAsk is the question of the attempt: to Acquire or to Enqueue of the store.
+func (b *Attempt) newAsk() store.Ask {
 	a := store.Ask{
 		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Shared: b.req.Shared, Limit: b.req.Limit,
 		Data: b.req.Data, Traceparent: b.req.Traceparent, NoNews: b.onlyRecalls,
@@ -106,7 +107,7 @@ func (b *Attempt) endBy(op string, ans store.Answer, err error) bool {
 	case ans.Outcome == store.Skipped:
 		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
-		b.onLeaseLost()
+		b.storeLostLease()
 	case ans.Outcome == store.RowLocked:
 		b.fail(types.RowLocked(op))
 	case ans.Outcome == store.LimitMismatch:

@@ -62,7 +62,7 @@ func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types
 	}
 	c := aq.NewCall(ctx, s, req)
 	if req.RequestID == uuid.Nil {
-		return c.Acquire()
+		return c.Run()
 	}
 	return aq.acquireInTurn(c)
 }
@@ -72,7 +72,7 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 	return &Call{aq: aq, ctx: ctx, S: s, req: req}
 }
 
-// Acquire tells how a call gets its lock:
+// Run tells how a call gets its lock:
 //
 //  1. It may get or be refused the lock without the store: its owner has it, or the key was seen held a moment ago.
 //  2. It makes attempts until one wins, or until it gives up: tryUntilDecided. What may pass leads to another attempt: retry.go.
@@ -82,7 +82,7 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 //  5. The answer comes to onAcquire (ask.go): the attempt wins (win.go), waits (enqueue.go), or has failed (fail in end.go).
 //  6. Meanwhile the call waits for the end of the attempt: Await. The lock that was won is the app's when the call returns: deliver. If the call must end
 //     before, it leaves the attempt, which hands back what it still wins.
-func (c *Call) Acquire() (types.Grant, error) {
+func (c *Call) Run() (types.Grant, error) {
 	aq, s, req := c.aq, c.S, c.req
 	// If the owner holds the key already, it enters the lock again. The store does not know that.
 	if req.Reentrant {
@@ -243,7 +243,7 @@ func (c *Call) lease() (*heartbeat.Lease, error) {
 			return l, nil
 		}
 		l.Unpin()
-		c.aq.leases.LoseExpired(l) // it has expired, and the renewer has not noticed yet
+		c.aq.leases.LoseOverdue(l) // it has expired, and the renewer has not noticed yet
 		c.tick = clock.Read(c.aq.clk)
 	}
 }

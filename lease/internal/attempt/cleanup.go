@@ -117,7 +117,7 @@ func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, mayHave fun
 // ReleaseClaim releases a grant in the background, until the store confirms it, or can have nothing of it any more.
 func (aq *Acquirer) ReleaseClaim(ctx context.Context, c store.Claim, mayHave func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
-		if types.Judged("release", v.Status, err) != nil && mayHave() {
+		if types.ClaimError("release", v.Status, err) != nil && mayHave() {
 			return false
 		}
 		aq.heldCache.Drop(c.Key)

@@ -238,7 +238,7 @@ func (aq *Acquirer) Tell(ctx context.Context, h *holdings.Lock) error {
 		return nil // it has been released
 	}
 	v, err := lanes.Submit(ctx, aq.lanes.Amends, lanes.Amendment{Adoption: adoption})
-	return types.Judged("amend", v.Status, err)
+	return types.ClaimError("amend", v.Status, err)
 }
 
 // tell makes the store know a lock that the sidecar handed on. It repeats this until the store confirms or the
@@ -249,7 +249,7 @@ func (aq *Acquirer) tell(h *holdings.Lock) {
 		return // it has been released
 	}
 	err := aq.lanes.Amends.Submit(context.Background(), lanes.Amendment{Adoption: adoption}, func(v store.Amended, err error) {
-		switch err := types.Judged("amend", v.Status, err); {
+		switch err := types.ClaimError("amend", v.Status, err); {
 		case err != nil:
 			aq.later.Retry(func() {
 				if h.Valid(clock.Read(aq.clk)) && aq.holdings.Get(h.Key) == h {

@@ -31,7 +31,55 @@ import (
 //
 // A session's attempt whose lease was lost is withdrawn only if something of it outlives the lease: see outlivesLoss. Otherwise the revocation of
 // the lease frees all. The same holds if its answer comes after the loss. Each withdrawal and release is repeated for as long as the store may still
-// have something of the attempt: see mayHave. What an attempt that is over no longer uses, it gives up in [Attempt.end] (phase.go).
+// have something of the attempt: see mayHave. What an attempt that is over no longer uses, it gives up in [Attempt.end].
+
+// Finish ends an attempt that has not won.
+func (b *Attempt) Finish(err error) {
+	if _, first := b.toOver(err); first {
+		b.end()
+	}
+}
+
+// end ends the use of queue position, arrival and lease by an attempt that is over. Its call may continue then. The attempt's
+// cleanups may still be under way: see beginCleanup.
+func (b *Attempt) end() {
+	if b.inQueue.Load() {
+		b.aq.Queue.remove(b)
+	}
+	if b.arrival != nil {
+		b.arrival.Leave()
+	}
+	if b.Lease() != nil {
+		b.Lease().Unpin()
+	}
+	b.mu.Lock()
+	b.ended = true
+	if b.done != nil {
+		close(b.done)
+	}
+	b.mu.Unlock()
+	b.inFlight.Done()
+}
+
+// HasEnded reports whether an attempt is over, and [Attempt.end] has run.
+func (b *Attempt) HasEnded() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
+}
+
+// Ends is closed when HasEnded is true.
+func (b *Attempt) Ends() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done == nil {
+		b.done = make(chan struct{})
+		if b.ended {
+			close(b.done)
+		}
+	}
+	return b.done
+}
 
 // Cancel makes the attempt hand back what it has won or still wins.
 func (b *Attempt) Cancel() { b.leave(callerLeft) }
@@ -86,8 +134,8 @@ func (b *Attempt) onCancel(ans store.Answer, err error) {
 	}
 }
 
-// LeaseLost makes the attempts that wait under a lease begin again under another one. It returns their number.
-func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
+// LoseWaitsUnder ends the attempts that wait under a lost lease. Their calls make others, under another lease. It returns their number.
+func (aq *Acquirer) LoseWaitsUnder(l *heartbeat.Lease) int {
 	waiting := aq.Queue.WaitingUnder(l)
 	for _, b := range waiting {
 		b.leaseGone(l)
@@ -112,8 +160,8 @@ func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	}
 }
 
-// onLeaseLost ends an attempt whose lease the store does not know any more: so it is lost for all its users.
-func (b *Attempt) onLeaseLost() {
+// storeLostLease ends an attempt whose lease the store does not know any more: so it is lost for all its users.
+func (b *Attempt) storeLostLease() {
 	if b.Lease() != nil {
 		b.aq.leases.LoseUnknown(b.Lease())
 	}
@@ -122,9 +170,9 @@ func (b *Attempt) onLeaseLost() {
 
 // fail tells what becomes of an attempt whose question was not answered.
 func (b *Attempt) fail(err error) {
-	// If news came first, the attempt has won. close decides both in one step, because otherwise the withdrawal could free a
+	// If news came first, the attempt has won. toOver decides both in one step, because otherwise the withdrawal could free a
 	// delivered lock.
-	was, first := b.close(err)
+	was, first := b.toOver(err)
 	if !first {
 		if store.OutcomeUnknown(err) {
 			b.comesLate()
@@ -152,7 +200,7 @@ func (b *Attempt) comesLate() {
 // skipped ends an attempt whose work the holder has done. The store remembers the waiter until the sidecar
 // confirms.
 func (b *Attempt) skipped(ans store.Answer) {
-	if _, first := b.close(&types.SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
+	if _, first := b.toOver(&types.SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
 		return
 	}
 	b.aq.heldCache.Drop(b.req.Key)

@@ -33,7 +33,7 @@ func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	attempts := make([]*Attempt, 0, len(all))
 	for _, a := range all {
 		if b := a.attempt; b.beginEnqueue() {
-			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.ask(), Done: b.onEnqueue})
+			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.newAsk(), Done: b.onEnqueue})
 			attempts = append(attempts, b)
 		}
 	}

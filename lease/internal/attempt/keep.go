@@ -125,7 +125,7 @@ func (b *Attempt) take(g *keep.Grant, token int64, t clock.Tick) (stays bool) {
 func (aq *Acquirer) giveUp(g *keep.Grant, awaited bool) {
 	mayHave := aq.MayHave(g.Lease, 0)
 	persist(context.Background(), aq.later, aq.lanes.Releases.Submit, claimOf(g, awaited), func(v store.Verdict, err error) bool {
-		if types.Judged("release", v.Status, err) != nil && mayHave() {
+		if types.ClaimError("release", v.Status, err) != nil && mayHave() {
 			aq.tryFailed(g, err)
 			return false
 		}
@@ -162,7 +162,7 @@ func (aq *Acquirer) hastened(g *keep.Grant) *keep.Try {
 		return next
 	}
 	answered := func(v store.Verdict, err error) {
-		if types.Judged("release", v.Status, err) != nil {
+		if types.ClaimError("release", v.Status, err) != nil {
 			aq.tryFailed(g, err) // the usual tries go on
 			return
 		}

@@ -8,12 +8,12 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// phase is how far an attempt has come. Only the functions of this file change it:
+// phase is how far an attempt has come. Only the functions of this file change it. What else its end needs is in end.go.
 //
 //	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──must leave──▶ cancelling
 //	  │          arrive             │ startEnqueue  │ toQueued  │       depart           │
 //	  └─────────────────────────────┴─ over: won, or not ───────┴────────────────────────┘
-//	                                   grantLocked, close, depart, loseLease
+//	                                   grantLocked, toOver, depart, loseLease
 //
 // An attempt whose call is not the first to arrive for its key begins with arrive: see arrivals. In asking, enqueuing and
 // cancelling, a question is under way, and its answer, or news, decides what follows. In arrived and queued, the attempt can
@@ -170,8 +170,8 @@ func (b *Attempt) hasWon() bool {
 	return b.wonLocked()
 }
 
-// close ends the attempt without a grant. It returns the previous phase, and whether that was not over.
-func (b *Attempt) close(err error) (was phase, first bool) {
+// toOver ends the attempt without a grant: [Attempt.end] follows. It returns the previous phase, and whether that was not over.
+func (b *Attempt) toOver(err error) (was phase, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.phase == over {
@@ -179,52 +179,4 @@ func (b *Attempt) close(err error) (was phase, first bool) {
 	}
 	was, b.phase, b.err = b.phase, over, err
 	return was, true
-}
-
-// Finish ends an attempt that has not won.
-func (b *Attempt) Finish(err error) {
-	if _, first := b.close(err); first {
-		b.end()
-	}
-}
-
-// end ends the use of queue position, arrival and lease by an attempt that is over. Its call may continue then. The attempt's
-// cleanups may still be under way: see beginCleanup.
-func (b *Attempt) end() {
-	if b.inQueue.Load() {
-		b.aq.Queue.remove(b)
-	}
-	if b.arrival != nil {
-		b.arrival.Leave()
-	}
-	if b.Lease() != nil {
-		b.Lease().Unpin()
-	}
-	b.mu.Lock()
-	b.ended = true
-	if b.done != nil {
-		close(b.done)
-	}
-	b.mu.Unlock()
-	b.inFlight.Done()
-}
-
-// HasEnded reports whether an attempt is over, and [Attempt.end] has run.
-func (b *Attempt) HasEnded() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ended
-}
-
-// Ends is closed when HasEnded is true.
-func (b *Attempt) Ends() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.done == nil {
-		b.done = make(chan struct{})
-		if b.ended {
-			close(b.done)
-		}
-	}
-	return b.done
 }

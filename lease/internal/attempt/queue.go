@@ -19,6 +19,9 @@ import (
 // checks them: just after the holder's expiry; as often as leases are renewed, because a sidecar that handed a lock
 // off may have died before it sent the news; and every poll interval if news of other pods does not arrive. One
 // statement checks all attempts that are due or due soon, except those that may reap their holder.
+//
+// Here are its set of attempts, and the news. What else it does stands with its topic: check.go, gather.go, enqueue.go (an attempt is queued), cohort.go
+// (who is next).
 type Queue struct {
 	cfg   types.Config
 	clk   clock.Clock
@@ -171,7 +174,7 @@ func (q *Queue) News(n store.News) {
 	q.mu.Lock()
 	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
 	q.mu.Unlock()
-	if n.Answer.Outcome == 0 {
+	if n.IsHint() {
 		q.hint(named)
 		return
 	}

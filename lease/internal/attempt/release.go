@@ -58,7 +58,7 @@ func (aq *Acquirer) sendRelease(ctx context.Context, by submit, r *holdings.Rele
 // releaseAnswered notes the answer to a try. It reports whether that was the last one: the release is confirmed, or cannot matter any
 // more.
 func (aq *Acquirer) releaseAnswered(r *holdings.Release, v *store.Verdict, err error) (last bool) {
-	if err = types.Judged("release", v.Status, err); err != nil {
+	if err = types.ClaimError("release", v.Status, err); err != nil {
 		r.Tried(err)
 		return !r.Matters()
 	}

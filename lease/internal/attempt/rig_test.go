@@ -59,7 +59,7 @@ func (r *rig) LeaseLost(l *heartbeat.Lease, reason types.LostReason) (locks, wai
 	for _, h := range r.aq.Holdings().On(l) {
 		h.LoseUnder(l, reason)
 	}
-	return 0, r.aq.LeaseLost(l)
+	return 0, r.aq.LoseWaitsUnder(l)
 }
 
 func (r *rig) LeaseRetired(*heartbeat.Lease) {}

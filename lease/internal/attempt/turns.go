@@ -28,7 +28,7 @@ func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 		r.Leave()
 		return g, nil
 	}
-	g, err := c.Acquire()
+	g, err := c.Run()
 	if err == nil && c.S == nil {
 		g.Repeats = r
 		r.Give(g.Token)

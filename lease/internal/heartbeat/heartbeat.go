@@ -195,13 +195,13 @@ func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	// store with several servers, only one may have lost the lease.
 	ls.mustRevoke(l)
 	left := l.Deadline().Sub(ls.cfg.Clock.Now())
-	if left <= 0 || !ls.cfg.Background.After(left, func() { ls.persist(l) }) {
-		ls.persist(l)
+	if left <= 0 || !ls.cfg.Background.After(left, func() { ls.sendRevocation(l) }) {
+		ls.sendRevocation(l)
 	}
 }
 
-// LoseExpired loses a lease that was found past its deadline.
-func (ls *Leases) LoseExpired(l *Lease) { ls.Lose(l, l.LossReason()) }
+// LoseOverdue loses a lease that was found past its deadline.
+func (ls *Leases) LoseOverdue(l *Lease) { ls.Lose(l, l.LossReason()) }
 
 // LoseUnknown loses a lease that the store does not know. Before its deadline the store has lost it: it forgot it in a failover, or somebody deleted it.
 // After its deadline the lease is over by this sidecar's own clock, too.

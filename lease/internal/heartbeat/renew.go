@@ -29,7 +29,7 @@ func (ls *Leases) step() time.Duration {
 	p := ls.plan(ls.cfg.Clock, ls.cfg.RenewInterval, time.Duration(ls.joins.Swap(0)))
 	// A lease past its deadline is lost, even if the store would still renew it.
 	for _, l := range p.past {
-		ls.LoseExpired(l)
+		ls.LoseOverdue(l)
 	}
 	// A lease without users is closed.
 	for _, l := range p.idle {
@@ -177,7 +177,7 @@ func (r *renewal) apply(l *Lease, ok bool, err error) {
 		return
 	}
 	if ok && !l.confirm(cfg.Clock, r.sent, r.suspended) {
-		r.ls.LoseExpired(l) // the confirmation came after the deadline
+		r.ls.LoseOverdue(l) // the confirmation came after the deadline
 		return
 	}
 	l.unconfirmed.Store(!ok)

@@ -15,11 +15,11 @@ import (
 // expires, and is reaped by the next asker of one of its keys.
 func (ls *Leases) revoke(l *Lease) {
 	ls.mustRevoke(l)
-	ls.persist(l)
+	ls.sendRevocation(l)
 }
 
-// persist revokes a lease that must be revoked. After RevokeAll it does nothing.
-func (ls *Leases) persist(l *Lease) {
+// sendRevocation revokes a lease that must be revoked, until the store has confirmed it. After RevokeAll it does nothing.
+func (ls *Leases) sendRevocation(l *Lease) {
 	confirmed := false
 	ls.cfg.Background.Persist(func(ctx context.Context) bool {
 		_, err := lanes.SubmitOwn(ctx, ls.cfg.Lanes.Revocations, "revoke", l.id)

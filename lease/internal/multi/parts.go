@@ -116,7 +116,7 @@ func (gs *Groups) extendPart(ctx context.Context, p *part, ttl time.Duration) {
 	sent := gs.clk.Now()
 	v, err := lanes.SubmitOwn(ctx, gs.cfg.Amends, "amend", lanes.Amend(store.Change{Key: p.grant.Key, Token: p.grant.Token, TTL: ttl}))
 	switch {
-	case types.Judged("amend", v.Status, err) != nil: // the lock lasts as long as before
+	case types.ClaimError("amend", v.Status, err) != nil: // the lock lasts as long as before
 	case v.Status == store.Holds:
 		p.until = sent.Add(heartbeat.Reliable(v.Lock.Holder.ExpiresIn))
 		gs.acquirer.GrantLasts(gs.clk.Now(), ttl)

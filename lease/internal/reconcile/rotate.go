@@ -25,7 +25,7 @@ func (rc *Reconciler) Rotate(old *heartbeat.Lease) {
 	for clock.Rest(rc.ctx, clock.Jittered(rc.pause)) == nil && rc.leases.Retired(old) {
 		moves := rc.movesFrom(old)
 		if len(moves) > 0 && !rc.moveAll(old, moves) && rc.ctx.Err() == nil {
-			rc.leases.LoseExpired(old)
+			rc.leases.LoseOverdue(old)
 		}
 	}
 }

@@ -180,15 +180,15 @@ const (
 
 // Send sends a signal. It reports false if the key is not held, or not under the signal's token.
 func (sg *Signals) Send(ctx context.Context, sig store.Signal) (held bool, err error) {
-	standing, err := lanes.Submit(ctx, sg.cfg.Lanes.Signals, sig)
-	if err == nil && standing == store.ClaimRowLocked {
+	status, err := lanes.Submit(ctx, sg.cfg.Lanes.Signals, sig)
+	if err == nil && status == store.ClaimRowLocked {
 		err = types.RowLocked("signal")
 	}
 	if err != nil {
 		return false, err
 	}
 	sg.cfg.HeldCache.Drop(sig.Key)
-	return standing == store.Holds, nil
+	return status == store.Holds, nil
 }
 
 // AwaitOver waits until the grant is over. For a shared lock this is the grant under the token, or with 0
@@ -218,7 +218,7 @@ func (sg *Signals) isOver(ctx context.Context, was store.Lock, token int64) (boo
 	defer cancel()
 	if was.Shared && token != 0 { // a read may not show this share
 		v, err := lanes.Submit(ctx, sg.cfg.Lanes.Amends, lanes.Amend(store.Change{Key: was.Key, Token: token}))
-		return v.Status != store.Holds && v.Status != store.OtherSession, types.Judged("amend", v.Status, err)
+		return v.Status != store.Holds && v.Status != store.OtherSession, types.ClaimError("amend", v.Status, err)
 	}
 	lock, err := lanes.Submit(ctx, sg.cfg.Lanes.Reads, was.Key)
 	if err != nil {

@@ -36,9 +36,9 @@ func Quiet(left time.Duration) error {
 	return &store.Error{Op: "acquire", Err: &QuietError{Left: left}}
 }
 
-// Judged returns err, or an error if the claim's row was locked.
-func Judged(op string, standing store.ClaimStatus, err error) error {
-	if err == nil && standing == store.ClaimRowLocked {
+// ClaimError is the error of a claim: that of its call, or that its row was locked.
+func ClaimError(op string, status store.ClaimStatus, err error) error {
+	if err == nil && status == store.ClaimRowLocked {
 		return RowLocked(op)
 	}
 	return err

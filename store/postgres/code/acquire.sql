@@ -90,7 +90,7 @@ LANGUAGE sql AS $$
         waiting, share_limit, slot, holders)::locksidecar.shown_lock
 $$;
 
--- Read Op.ask in store/key/ask.go first: ask does the same with rows, and its steps have the same names: Repeat, Skipped, Lease,
+-- ask does with rows what Op.ask in store/key/ask.go does for the other stores, in fewer lines. The steps have the same names: Repeat, Skipped, Lease,
 -- Available?, Quiet, Limit, and then Grant, Dead or Held. Dead is only here: a dead holder ends in another transaction, so ask answers
 -- dead, and the caller asks again. The key machine ends it at once.
 --

@@ -27,7 +27,7 @@ BEGIN
 END
 $$;
 
--- Read Op.handOff in store/key/settle.go first: pass_on does the same with rows, for the end of an exclusive grant.
+-- pass_on does with rows, for the end of an exclusive grant, what Op.handOff in store/key/settle.go does for the other stores, in fewer lines.
 --
 -- pass_on ends the grant of a key, and its lease if it belongs to this lock alone, and gives the key to the
 -- first living waiter. The caller has locked the lock row and read the lease, and no min_hold keeps the key.

@@ -34,7 +34,7 @@ BEGIN
 END
 $$;
 
--- Read Op.Release in store/key/release.go first: release does the same with rows.
+-- release does with rows what Op.Release in store/key/release.go does for the other stores, in fewer lines.
 --
 -- release frees locks, or passes on those with waiters, in the order of the keys. served are the waiters that the cohort
 -- of the claimed grant has served: see drop_served. It is for claims that a plain

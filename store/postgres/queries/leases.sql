@@ -60,7 +60,7 @@ RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHE
     (SELECT history FROM here), l.history IS DISTINCT FROM (SELECT history FROM here)
 
 -- name: lease_renew_one
--- Does the same for one lease, and waits for it.
+-- Does the same for one lease, and waits for it: it is the text of lease_renew without its SKIP LOCKED, which queries.go makes.
 -- waits: lease_renew
 
 -- name: lease_living
