@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWays: each file and function that docs/how-it-works.md names on the way of a call exists, each type that it links to, and each function that
+// TestWays: each file and function that docs/how-it-works.md names on the way of a call exists, each one that moves a lease or a call, each type that it links to, and each function that
 // store/cas/doc.go names in its flows.
 func TestWays(t *testing.T) {
 	text, err := os.ReadFile("../docs/how-it-works.md")
@@ -26,6 +26,15 @@ func TestWays(t *testing.T) {
 		for name := range strings.SplitSeq(row[2], ", ") {
 			wantFunction(t, "../"+row[1], strings.Trim(name, "`"))
 		}
+	}
+	_, states, found := strings.Cut(string(text), "### The states of a lease, and of a call\n")
+	states, _, _ = strings.Cut(states, "\n### ")
+	rows = regexp.MustCompile("(?m)^\\|[^|]+\\|[^|]+\\| `(\\w+)` \\(`([^`|]+)`\\) \\|").FindAllStringSubmatch(states, -1)
+	if tables := strings.Count(states, "| what moves it on | function |"); !found || tables != 2 || len(rows) != strings.Count(states, "\n| ")-tables {
+		t.Fatalf("found %t the states, with %d tables and %d rows that this test reads", found, tables, len(rows))
+	}
+	for _, row := range rows {
+		wantFunction(t, "internal/"+row[2], row[1])
 	}
 	types := regexp.MustCompile(`\[\w+\.(\w+)\]\((\.\./[^)]+\.go)\)`).FindAllStringSubmatch(string(text), -1)
 	if len(types) < 3 {

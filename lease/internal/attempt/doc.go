@@ -22,7 +22,8 @@
 // A [Call] makes attempts until one wins, or until the call gives up. An [Attempt] has one attempt id and one
 // lease; phase.go draws its phases. If the caller leaves (its connection closes, its session ends, the sidecar
 // drains), the attempt continues alone until its outcome is known, and hands back what it wins. If the lease is
-// lost while the attempt waits, the call makes another attempt under a fresh lease, and loses its queue position.
+// lost while the attempt waits, the call makes another attempt under a fresh lease, and loses its queue position. docs/how-it-works.md draws the states
+// of a call.
 //
 // # The order of waiting calls
 //

@@ -8,6 +8,8 @@
 //
 // If the store reports that a lease is of another history (see [store.Mover]), the sidecar verifies its
 // locks before it trusts the lease for longer. The lease is retired: it gets no new locks.
+//
+// docs/how-it-works.md draws the states of a lease, and names the function of each step.
 package heartbeat
 
 import (

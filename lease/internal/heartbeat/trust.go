@@ -98,8 +98,5 @@ func (l *Lease) Deadline() time.Time {
 }
 
 // LostEarly reports whether the lease was lost early: it is lost, and its deadline has not come.
-//
-//	trusted ──lost──▶ lost early ──deadline──▶ lost
-//
 // Until the deadline the store may still have its locks, and apps that were not told yet may believe in them.
 func (l *Lease) LostEarly(now time.Time) bool { return l.Lost() && now.Before(l.Deadline()) }
