@@ -10,7 +10,6 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
-	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -81,30 +80,6 @@ type Attempt struct {
 	// caller waits.
 	ended bool
 	done  chan struct{}
-}
-
-// NewAttempt makes the next attempt of a call, which arrived as came. It fails without a lease.
-func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
-	l, err := c.lease()
-	if err != nil {
-		if came != nil {
-			came.Leave()
-		}
-		return nil, err
-	}
-	b := &Attempt{
-		aq: c.aq, s: c.S, admission: &c.Admission, req: c.req, arrival: came, began: c.began, repeated: c.repeated, tr: c.tr, inFlight: &c.inFlight,
-		onlyRecalls: c.onlyRecalls,
-	}
-	b.under.Store(l)
-	b.inFlight.Add(1)
-	if FixesID(c.req) {
-		b.id = repeat.AttemptID(c.req.RequestID, c.req.Key)
-	} else {
-		b.id = uuid.New()
-	}
-	c.attempts++
-	return b, nil
 }
 
 // FixesID reports whether repeats of the request have the same attempt id at all sidecars. Repeats in a

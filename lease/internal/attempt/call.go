@@ -13,6 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -218,6 +219,30 @@ func (c *Call) SettleLast() error {
 func (c *Call) mayEndEarly() bool {
 	late := c.tick.Now.Sub(c.began) > types.Patience(c.aq.cfg.StoreTimeout)-c.aq.cfg.StoreTimeout
 	return c.req.Wait != 0 || c.S != nil && c.S.Explicit() || late
+}
+
+// NewAttempt makes the next attempt of a call, which arrived as came. It fails without a lease.
+func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
+	l, err := c.lease()
+	if err != nil {
+		if came != nil {
+			came.Leave()
+		}
+		return nil, err
+	}
+	b := &Attempt{
+		aq: c.aq, s: c.S, admission: &c.Admission, req: c.req, arrival: came, began: c.began, repeated: c.repeated, tr: c.tr, inFlight: &c.inFlight,
+		onlyRecalls: c.onlyRecalls,
+	}
+	b.under.Store(l)
+	b.inFlight.Add(1)
+	if FixesID(c.req) {
+		b.id = repeat.AttemptID(c.req.RequestID, c.req.Key)
+	} else {
+		b.id = uuid.New()
+	}
+	c.attempts++
+	return b, nil
 }
 
 // lease returns an open lease, pinned, or nil for a bind:ttl request that does not wait.

@@ -143,6 +143,49 @@ func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share fl
 	return living, expiry, share
 }
 
+// Pin returns the lease for a TTL, with one more user. A new lease is opened in the background, in the
+// trace of the call.
+func (ls *Leases) Pin(call context.Context, ttl time.Duration) *Lease {
+	l, isNew := ls.pin(ttl)
+	if isNew && !ls.cfg.Background.Spawn(func() { ls.open(call, l) }) {
+		ls.remove(l)
+		l.err = types.ErrDraining
+		close(l.opened)
+	}
+	return l
+}
+
+// pin returns the lease for a TTL, with one more user, and whether the caller must open it.
+func (ls *Leases) pin(ttl time.Duration) (l *Lease, open bool) {
+	ttl = stepOf(ttl, ls.cfg.TTL)
+	ls.mu.RLock()
+	if l = ls.byTTL[ttl]; l != nil {
+		l.users.Add(1)
+	}
+	ls.mu.RUnlock()
+	if l == nil {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if l = ls.byTTL[ttl]; l == nil {
+			l = newLease(ttl)
+			ls.byTTL[ttl] = l
+			open = true
+		}
+		l.users.Add(1)
+	}
+	if !l.used.Load() {
+		l.used.Store(true)
+	}
+	return l, open
+}
+
+// Get returns the lease for a TTL, or nil.
+func (ls *Leases) Get(ttl time.Duration) *Lease {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	return ls.byTTL[stepOf(ttl, ls.cfg.TTL)]
+}
+
 // open opens a lease in the store, even if the call that needed it first has left.
 func (ls *Leases) open(call context.Context, l *Lease) {
 	silence := fmt.Errorf("%w: %w", types.NoAnswer(ls.cfg.StoreTimeout), context.DeadlineExceeded)
