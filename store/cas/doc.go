@@ -63,7 +63,7 @@
 // instance.
 //
 // The operations of one call go together: one read of all records that must be read, and one request with all swaps.
-// Acquires and releases that are waiting share a call, because a request costs a server much, and a swap in it little.
+// Acquires and releases that are waiting share a call (AcquireAndRelease, by batcher/join.go), because a request costs a server much, and a swap in it little.
 // Only those that failed go into the next round, at once: whoever pauses loses to an instance that does not.
 //
 // The first try may use a record that this instance remembers, or believe that a key without one is free. The swap
