@@ -16,6 +16,7 @@ import (
 //   - withdraw: until the store has answered.
 //   - withdraw, again: a second time when the store can not carry the question out any more: see withdrawFinally.
 //   - release: until the store has confirmed it.
+//   - nothing: the store keeps nothing of it that nobody knows of. And -: this cannot happen.
 //
 //	phase      | caller left | time is up | lease lost | bind:ttl: lease lost  | no answer       | late answer
 //	asking     | answer      | answer     | answer     | answer                | withdraw, again | -

@@ -11,9 +11,9 @@ import (
 // phase is how far an attempt has come. Only the functions of this file change it. What else its end needs is in end.go.
 //
 //	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──must leave──▶ cancelling
-//	  │          arrive             │ startEnqueue  │ toQueued  │       depart           │
+//	  │          arrive             │ startEnqueue  │ toQueued* │       depart           │
 //	  └─────────────────────────────┴─ over: won, or not ───────┴────────────────────────┘
-//	                                   grantLocked, toOver, depart, loseLease
+//	                                   grantLocked, toOver, depart, loseLease             * toQueuedLocked
 //
 // An attempt whose call is not the first to arrive for its key begins with arrive: see arrivals. In asking, enqueuing and
 // cancelling, a question is under way, and its answer, or news, decides what follows. In arrived and queued, the attempt can

@@ -16,7 +16,7 @@ import (
 //	an operator breaks the lock               | Set.Signal                  | LoseAndRelease               | yes
 //
 // A release follows only if the store still has the lock, and its lease lives on. heartbeat tells the manager of a lost lease
-// (leaseUsers.LeaseLost in lease/leases.go), which tells the locks here, and the waits (attempt.Acquirer.LeaseLost).
+// (leaseUsers.LeaseLost in lease/leases.go), which tells the locks here, and the waits (attempt.Acquirer.LoseWaitsUnder).
 //
 // All of them end in loseLocked: the lock leaves its session, which remembers the reason. This is what the app hears:
 //
