@@ -5,7 +5,9 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
@@ -23,6 +25,25 @@ func TestCalls(t *testing.T) {
 		t.Run("wait", func(t *testing.T) { callsWait(t, s) })
 		t.Run("limits", func(t *testing.T) { callsLimits(t, s) })
 	})
+}
+
+// TestABriefWaitFarFromTheStore: a call gets a free key, though its wait is over before the lease is open that it needs first.
+// Proves: trap brief wait
+func TestABriefWaitFarFromTheStore(t *testing.T) {
+	t.Parallel()
+	o, _ := onPostgres(t)
+	proxy := pgproxy.Start(t, o["STORE_URL"])
+	s := start(t, o.with(options{"STORE_URL": proxy.URL()}))
+	proxy.Slow(10 * time.Millisecond)
+	a := dial(t, s.socket)
+	for path, body := range map[string]string{
+		lockPath("lock"): `{"wait_ms":1,"ttl_ms":60000}`, lockPath("share"): `{"wait_ms":1,"ttl_ms":120000,"mode":"shared","limit":3}`,
+		lockPath("by-ttl"): `{"wait_ms":1,"ttl_ms":60000,"bind":"ttl"}`,
+	} {
+		a.call("PUT", path, body).granted()
+	}
+	keys := []string{"several:1", "several:2"}
+	a.call("POST", "/v1/locks", several(keys, `,"wait_ms":1,"ttl_ms":180000`)).grantedAll(keys)
 }
 
 // TestManyTTLs: locks with many different TTLs share few leases.

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // As in race_test.go, a race becomes a sequence: another session's transaction on a shared key is
@@ -127,6 +129,32 @@ func TestLastReleaseOfASharedKeySeesAnEnqueueInFlight(t *testing.T) {
 			s.meanwhile(s.releaseOf(token))
 			if got, _, next := holder(t, s.conn, "k"); got != grant || next <= token {
 				t.Errorf("granted to %s under %d after %d", got, next, token)
+			}
+		})
+	}
+}
+
+// An ask that comes while the last permit of a semaphore is being released waits for the release, and gets the permit. It is not told that the key is held,
+// neither because the row is locked nor because its statement began before the commit.
+// Proves: promise 19, trap old snapshot
+func TestAnAskMeetsTheReleaseOfAShare(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(*postgres.Store, context.Context, []store.Ask) ([]store.Answer, error){
+		"acquire": (*postgres.Store).Acquire, "enqueue": (*postgres.Store).Enqueue,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			token := want(t, acquire(t, s, s.shareOf(2)), store.Granted).Token
+			want(t, acquire(t, s, s.shareOf(2)), store.Granted)
+			s.releases(token)
+			var answers []store.Answer
+			s.meanwhile(func() (err error) {
+				answers, err = do(s.Store, t.Context(), []store.Ask{s.shareOf(2)})
+				return err
+			})
+			if got := want(t, answers[0], store.Granted); got.Slot != 0 || got.Token <= token {
+				t.Errorf("slot %d under %d", got.Slot, got.Token)
 			}
 		})
 	}

@@ -44,6 +44,7 @@ type Call struct {
 	position int
 	// WasQueued: the call has had a queue position. After that, it waits through an outage.
 	WasQueued bool
+	behind    bool // its last attempt does not ask, because other calls of the sidecar came before: see queuesAtOnce
 	rest      time.Duration
 	// onlyRecalls: the call does not wait. It is queued for a moment, so that another sidecar learns of it: see RecallOnce.
 	onlyRecalls bool
@@ -223,6 +224,7 @@ func (c *Call) mayEndEarly() bool {
 
 // NewAttempt makes the next attempt of a call, which arrived as came. It fails without a lease.
 func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
+	c.behind = came != nil && came.behind && c.repeated == 0
 	l, err := c.lease()
 	if err != nil {
 		if came != nil {

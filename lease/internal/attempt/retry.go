@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// MaxAttempts limits the attempts of a call that does not wait. Each follows a loss of the lease.
+// MaxAttempts limits the attempts of a call that does not wait, or whose wait is over. Each follows a loss of the lease.
 const MaxAttempts = 3
 
 // The pauses of a call between its attempts grow from restMin to RestMax.
@@ -32,7 +32,7 @@ func (c *Call) MayGoOn(err error) error {
 		return types.ErrSessionEnded
 	case c.aq.IsDraining():
 		return types.ErrDraining
-	case c.limit.waitOver:
+	case c.limit.waitOver && c.hadItsTry():
 		return c.Timeout()
 	case c.req.Wait == 0 && c.attempts >= MaxAttempts:
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}

@@ -20,7 +20,7 @@ import (
 //	a release by the call's request id   | calls with a request id              | ErrWithdrawn
 //	the sidecar drains                   | all that wait                        | ErrDraining
 //
-// The loss of a lease ends an attempt, but not its call: see MayGoOn.
+// A call asks once, however short its wait is: see Until. The loss of a lease ends an attempt, but not its call: see MayGoOn.
 
 var (
 	// errTimeUp: the wait of the call is over. It also ends the call's attempt, if that has not won.
@@ -42,7 +42,7 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 		return c.outcome(b)
 	}
 	c.startLimit()
-	if c.limit.waitOver { // while a kept key was given up: see UntilGivenUp
+	if c.limit.waitOver { // before the call could ask: see Until, UntilGivenUp
 		b.timeIsUp()
 	}
 	done := b.Ends()
@@ -163,10 +163,21 @@ func (l *limit) stop() {
 	}
 }
 
-// Until waits until something is closed, or has an element to receive. It returns why the call ends before.
+// Until waits until something is closed, or has an element to receive. It returns why the call ends before. The end of its wait does not end a call that
+// has not had its try: a call with a short wait would be refused a free key, because its sidecar was slow. It still asks the store, and the answer decides.
 func (c *Call) Until(something <-chan struct{}) error {
 	c.startLimit()
-	return c.whyEnded(c.firstOf(something, nil))
+	err := c.firstOf(something, nil)
+	if errors.Is(err, errTimeUp) && !c.hadItsTry() {
+		err = c.firstOf(something, nil)
+	}
+	return c.whyEnded(err)
+}
+
+// hadItsTry reports whether the call has had as much as one that does not wait: the store has told it that another one has the key, or it has made that many
+// attempts. A call behind others of its sidecar, which ask, has no try of its own.
+func (c *Call) hadItsTry() bool {
+	return c.behind || c.WasQueued || c.seen != nil || c.attempts >= MaxAttempts
 }
 
 // UntilGivenUp waits until a key is given up. Nobody has the key, so the end of the call's wait does not end that: the call still asks then, once. A call

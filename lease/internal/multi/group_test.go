@@ -121,8 +121,9 @@ func TestACallThatLeavesDuringItsQuestion(t *testing.T) {
 	})
 }
 
-// TestQuestionsAtATime: the questions about several keys are limited, because they have no lane. A group whose turn does not come in time
-// gets nothing.
+// TestQuestionsAtATime: the questions about several keys are limited, because they have no lane. A group whose wait is over before its turn comes asks
+// nevertheless, once.
+// Proves: trap brief wait
 func TestQuestionsAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, false, func(c *types.Config) { c.MaxLocksPerSession = 100 })
@@ -132,20 +133,40 @@ func TestQuestionsAtATime(t *testing.T) {
 		for i := range maxAsks + 2 {
 			asked = append(asked, r.ask(context.Background(), types.Request{Wait: time.Minute}, fmt.Sprintf("%da %db", i, i)))
 		}
-		late := r.ask(context.Background(), types.Request{Wait: 500 * time.Millisecond}, "late/a late/b")
-		if <-late.done; !errors.As(late.err, new(*types.TimeoutError)) {
-			t.Errorf("error %v", late.err)
-		}
+		brief := r.ask(context.Background(), types.Request{Wait: time.Millisecond}, "brief/a brief/b")
+		time.Sleep(roomtest.StoreTimeout / 2)
 		if r.st.most != maxAsks {
 			t.Errorf("%d questions at a time", r.st.most)
 		}
 		close(r.st.gate)
-		for _, a := range asked {
+		for _, a := range append(asked, brief) {
 			r.keys(a)
 		}
 		if r.st.most != maxAsks {
 			t.Errorf("%d questions at a time", r.st.most)
 		}
+		r.nothingLeft()
+	})
+}
+
+// TestAGroupWhoseTurnDoesNotCome: it gets nothing, because of the store, within the store's time after its wait.
+// Proves: promise 9, trap brief wait
+func TestAGroupWhoseTurnDoesNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, false, func(c *types.Config) { c.MaxLocksPerSession = 100 })
+		r.keys(r.ask(context.Background(), types.Request{}, "opens the lease"))
+		r.st.gate = make(chan struct{})
+		for i := range maxAsks {
+			r.ask(context.Background(), types.Request{Wait: time.Minute}, fmt.Sprintf("%da %db", i, i))
+		}
+		began := time.Now()
+		late := r.ask(context.Background(), types.Request{Wait: time.Millisecond}, "late/a late/b")
+		<-late.done
+		if took := time.Since(began); !store.Unavailable(late.err) || took > time.Millisecond+types.Patience(roomtest.StoreTimeout) {
+			t.Errorf("error %v after %s", late.err, took)
+		}
+		close(r.st.gate)
+		r.isFree("late/a late/b")
 		r.nothingLeft()
 	})
 }
