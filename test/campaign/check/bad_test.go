@@ -120,6 +120,10 @@ var bad = map[string]struct{ broken, text string }{
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1
 		b acquire 40-41 held`},
+	"refused without an ask, and it is free": {"model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 140-142 timeout w1 o`},
 	"refused from the cache, long after": {"model", `
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1

@@ -127,7 +127,15 @@ var good = map[string]string{
 	"waited in vain for an answer of the store": `
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1
+		x fault 35-95
 		b acquire 40-90 timeout w50 o`,
+	"waited in vain for one who has gone": `
+		a acquire 0-10 granted t1 u500
+		b acquire 20-70 timeout w50 o
+		a release 60-65 done t1`,
+	"waited in vain behind a call that is asking": `
+		a acquire 0-30 granted t1 u500 w-1
+		b acquire 5-7 timeout w1 o`,
 	"a cached refusal, just after the release": `
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1

@@ -293,7 +293,7 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 		return s, !k.ranOut(op)
 	case op.Kind == history.Get && op.Outcome == history.Free:
 		s.kind = isFree
-	case op.Outcome == history.Held, op.Outcome == history.Timeout && !op.Unnamed:
+	case h.refuses(op):
 		s.kind = isHeld
 		from := op.Call - int64(h.rules.Cache)
 		return s, op.Group == "" && !k.haunted(from, op) && !meets(h.quiet, from, op.Return)
@@ -301,6 +301,12 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 		return s, false
 	}
 	return s, true
+}
+
+// refuses reports whether an answer says that another one had the key. One that names nobody says so, too, because a call asks at least once, however short its
+// wait is, and the holder may have gone by the end of the wait. But where a fault is about, sidecars may not have asked.
+func (h *arranged) refuses(op history.Op) bool {
+	return op.Outcome == history.Held || op.Outcome == history.Timeout && (!op.Unnamed || h.calm(op.Call, op.Return))
 }
 
 // ranOut reports whether an answer came when the lease was over by the sidecar's clock. It says nothing about the lock then,

@@ -136,6 +136,9 @@ var badShared = map[string]struct{ broken, text string }{
 	"a reader waited in vain beside readers": {"shares", `
 		a acquire 0-10 granted t1 u500 m
 		b acquire 20-80 timeout m w60`},
+	"refused a permit, without an ask": {"shares", `
+		a acquire 0-10 granted t1 u500 m3 q1
+		b acquire 20-22 timeout w1 o m3`},
 	"refused by those with the same limit": {"shares", `
 		a acquire 0-10 granted t1 u500 m2 q1
 		b acquire 20-30 mismatch m2`},
@@ -207,6 +210,11 @@ var goodShared = map[string]string{
 		a acquire 0-10 granted t1 u500 m1 q1
 		c acquire 5-22 granted t2 u500 m1 q1 w-1
 		a release 20-30 done t1`,
+	"a permit was taken while a call waited behind another one": `
+		a acquire 0-10 granted t1 u500 m1 q1
+		a release 20-30 done t1
+		b acquire 40-70 granted t2 u500 w-1 m1 q1
+		c acquire 45-47 timeout w1 o m1`,
 	"a permit of a lease that ran out": `
 		a acquire 0-10 granted t1 u500 m1 q1
 		b acquire 20-501 granted t2 u900 m1 q1 w-1`,

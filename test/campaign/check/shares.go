@@ -115,7 +115,7 @@ func (h *arranged) wrong(k *keyHistory, t *term, stays []stay, op history.Op) st
 				return fmt.Sprintf("refused because of the limit %d, and they hold it under that", op.Limit)
 			}
 		}
-	case op.Kind == history.Acquire && (op.Outcome == history.Held || op.Outcome == history.Timeout && !op.Unnamed):
+	case op.Kind == history.Acquire && h.refuses(op):
 		return h.refused(k, op)
 	}
 	return ""

@@ -121,7 +121,7 @@ type Op struct {
 	// Cached: the sidecar answered from what it remembers.
 	Cached   bool `json:"cached,omitempty"`
 	Position int  `json:"position,omitempty"`
-	// Unnamed: a Timeout that names no holder. Time was up before the store had answered.
+	// Unnamed: a Timeout that names no holder, because the last one had gone, or the store was not asked.
 	Unnamed bool `json:"unnamed,omitempty"`
 	// Line are those who wait, first the first.
 	Line []Place `json:"line,omitempty"`
