@@ -53,7 +53,11 @@ func newScene(t *testing.T) *scene {
 
 func newSceneOn(t *testing.T, url string) *scene {
 	t.Helper()
-	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	return sceneOf(t, url, startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"}))
+}
+
+func sceneOf(t *testing.T, url string, s *postgres.Store) *scene {
+	t.Helper()
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), nil}
 }
 
