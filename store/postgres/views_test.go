@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/internal/testing/pace"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 	"github.com/locksidecar/locksidecar/store/storetest"
@@ -256,6 +257,7 @@ func TestNewsReachTheRightView(t *testing.T) {
 // TestAFloodOfAViewLetsOthersRenew: a view whose calls use all main connections does not delay the renewals of another one.
 func TestAFloodOfAViewLetsOthersRenew(t *testing.T) {
 	t.Parallel()
+	machine := pace.Start(t)
 	url := cluster.NewDatabase(t)
 	migrate(t, url)
 	space := startSpace(t, postgres.Config{URL: url, Failover: store.FailoverQuick, MaxConns: 3, Timeout: 10 * time.Second}, postgres.Patient)
@@ -278,8 +280,8 @@ func TestAFloodOfAViewLetsOthersRenew(t *testing.T) {
 	})
 	began := time.Now()
 	r, err := quiet.Renew(t.Context(), []store.LeaseID{leaseQuiet})
-	if took := time.Since(began); err != nil || len(r.Renewed) != 1 || took > time.Second {
-		t.Errorf("the quiet view renewed %v in %s, %v", r.Renewed, took, err)
+	if took, slow := time.Since(began), machine.Since(began); err != nil || len(r.Renewed) != 1 || took > time.Second+slow {
+		t.Errorf("the quiet view renewed %v in %s, on a machine that was %s slow: %v", r.Renewed, took, slow, err)
 	}
 	end()
 	exec(t, locker, "ROLLBACK")
