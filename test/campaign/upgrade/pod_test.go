@@ -20,6 +20,8 @@ const (
 	// longTTL is for locks that must not be lost while a busy machine does other things.
 	longTTL = 8 * time.Second
 	drain   = time.Second
+	// storeTimeout is how long the store has for an answer.
+	storeTimeout = 2 * time.Second
 )
 
 // pod is a place for a sidecar: its socket stays, releases come and go.
@@ -56,7 +58,7 @@ func (p *pod) command(binary string, args ...string) *exec.Cmd {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	for name, value := range map[string]string{
 		"STORE_URL": p.database, "SOCKET": p.socket, "POD": p.name, "LOG_FORMAT": "text",
-		"TTL": p.ttl.String(), "DRAIN_TIMEOUT": drain.String(), "STORE_TIMEOUT": "2s", "POSTGRES_POLL_INTERVAL": "500ms",
+		"TTL": p.ttl.String(), "DRAIN_TIMEOUT": drain.String(), "STORE_TIMEOUT": storeTimeout.String(), "POSTGRES_POLL_INTERVAL": "500ms",
 	} {
 		cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+name+"="+value)
 	}

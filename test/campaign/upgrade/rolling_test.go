@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/locksidecar/locksidecar/internal/testing/pace"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
@@ -35,6 +36,8 @@ type rolling struct {
 	notes *history.Recorder
 	// away are when a pod's sidecar was being replaced.
 	away []absence
+	// slowness is by how much the machine may have delayed the answer to an operation.
+	slowness func(history.Op) time.Duration
 }
 
 type absence struct {
@@ -47,7 +50,7 @@ type absence struct {
 // Proves: trap migration
 func TestRolling(t *testing.T) {
 	t.Parallel()
-	r := &rolling{T: t, url: cluster.NewDatabase(t), notes: history.NewRecorder("rolling", nil)}
+	r := &rolling{T: t, url: cluster.NewDatabase(t), notes: history.NewRecorder("rolling", nil), slowness: slownessOf(pace.Start(t))}
 	for i := range pods {
 		p := newPod(t, fmt.Sprintf("pod%d", i), r.url)
 		p.run(built.previous)
@@ -214,14 +217,65 @@ const over = "the grant was over when the store's answer came"
 
 // uninterrupted: no client of a running sidecar got the answer that the store is away, also during a migration.
 func (r *rolling) uninterrupted(ops []history.Op) {
-	var told []history.Op
+	told, slow := r.interrupted(ops)
+	if len(slow) > 0 {
+		r.Logf("%d calls were told that the store is away while the machine was slow; the first: %+v", len(slow), slow[0])
+	}
+	if len(told) > 0 {
+		r.Errorf("%d calls were told that the store is away; the first, in which the machine may have delayed an answer by %s: %+v", len(told), r.slowness(told[0]), told[0])
+	}
+}
+
+// interrupted are the calls that were told that the store is away, though their sidecar was not replaced then; slow those of which the machine alone may have
+// taken all the time that the store has for an answer.
+func (r *rolling) interrupted(ops []history.Op) (told, slow []history.Op) {
 	for _, op := range ops {
-		if strings.Contains(op.Note, "store_unavailable") && !strings.Contains(op.Note, over) && !r.replaced(op) {
+		switch {
+		case !strings.Contains(op.Note, "store_unavailable") || strings.Contains(op.Note, over) || r.replaced(op):
+		case r.slowness(op) >= storeTimeout:
+			slow = append(slow, op)
+		default:
 			told = append(told, op)
 		}
 	}
-	if len(told) > 0 {
-		r.Errorf("%d calls were told that the store is away; the first: %+v", len(told), told[0])
+	return told, slow
+}
+
+// slownessOf is the slowness of a machine by a meter.
+func slownessOf(m *pace.Meter) func(history.Op) time.Duration {
+	return func(op history.Op) time.Duration {
+		now, at := time.Now(), history.Now()
+		return m.Slowness(now.Add(time.Duration(op.Call-at)), now.Add(time.Duration(op.Return-at)))
+	}
+}
+
+// TestInterrupted: a call that was told that the store is away is excused only by what happened while it ran.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	const second = int64(time.Second)
+	r := &rolling{T: t, away: []absence{{pod: 1, from: 10 * second, to: 12 * second}}, slowness: func(op history.Op) time.Duration {
+		return map[string]time.Duration{"slow": storeTimeout, "nearly slow": storeTimeout - 1}[op.ID]
+	}}
+	told, slow := r.interrupted([]history.Op{
+		{ID: "before", Sidecar: 1, Call: 8 * second, Return: 9 * second, Note: "503 store_unavailable"},
+		{ID: "replaced", Sidecar: 1, Call: 9 * second, Return: 11 * second, Note: "503 store_unavailable"},
+		{ID: "another sidecar", Sidecar: 0, Call: 9 * second, Return: 11 * second, Note: "503 store_unavailable"},
+		{ID: "slow", Call: second, Return: 4 * second, Note: "503 store_unavailable"},
+		{ID: "nearly slow", Call: second, Return: 4 * second, Note: "503 store_unavailable"},
+		{ID: "over", Call: second, Return: 4 * second, Note: "503 store_unavailable: " + over},
+		{ID: "another answer", Call: second, Return: 4 * second, Note: "503 draining"},
+	})
+	ids := func(ops []history.Op) (all []string) {
+		for _, op := range ops {
+			all = append(all, op.ID)
+		}
+		return all
+	}
+	if got := ids(told); !slices.Equal(got, []string{"before", "another sidecar", "nearly slow"}) {
+		t.Errorf("told: %q", got)
+	}
+	if got := ids(slow); !slices.Equal(got, []string{"slow"}) {
+		t.Errorf("slow: %q", got)
 	}
 }
 
