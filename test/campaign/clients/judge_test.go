@@ -36,6 +36,13 @@ func failed(op Op, name string) Op {
 	return op
 }
 
+// timedOut is a call without an answer in its time.
+func timedOut(op Op) Op {
+	op = failed(op, unavailable)
+	op.Text = "the sidecar did not answer (timeout)"
+	return op
+}
+
 // looked is a look at what is held, after programs have said what they hold.
 func looked(at int64, keys ...string) Op {
 	op := Op{ID: "look", App: "campaign", Kind: Stored, Keys: keys, Outcome: Done, Call: at * ms, Return: at * ms}
@@ -136,25 +143,32 @@ func TestStories(t *testing.T) {
 		"the session's end while the store hangs": {
 			ops: []Op{failed(a, "locksidecar.errors.SessionEnded")}, notes: []history.Op{during("freeze-postgres", 0, 5)}, broken: "error",
 		},
-		"the store hangs":                  {ops: []Op{failed(a, "locksidecar.errors.StoreUnavailable")}, notes: []history.Op{during("freeze-postgres", 0, 5)}},
-		"an error without words":           {ops: []Op{func() Op { op := failed(a, unavailable); op.Text = " "; return op }()}, notes: []history.Op{during("kill-sidecar sidecar0", 0, 5)}, broken: "error"},
-		"an acquire without descriptors":   {ops: []Op{failed(a, unavailable)}, notes: []history.Op{during("few-descriptors app0", 0, 5)}},
-		"a release without descriptors":    {ops: []Op{a, failed(released(a, Failed, 20, 30), unavailable)}, notes: []history.Op{during("few-descriptors app0", 0, 5)}, broken: "error"},
-		"asyncio has too few":              {ops: []Op{few(failed(a, unavailable))}},
-		"asyncio has too few to release":   {ops: []Op{a, few(failed(released(a, Failed, 20, 30), unavailable))}, broken: "error"},
-		"held, without a wait":             {ops: []Op{func() Op { op := failed(a, "locksidecar.errors.LockHeld"); op.Wait = 0; return op }()}},
-		"held, after a wait":               {ops: []Op{failed(a, "locksidecar.errors.LockHeld")}, broken: "error"},
-		"lost, since a fault long ago":     {ops: []Op{a, failed(released(a, Failed, 20000, 20001), "locksidecar.errors.LockLost")}, notes: []history.Op{during("cut sidecar0", 500, 5000)}},
-		"lost, and nothing has happened":   {ops: []Op{a, failed(released(a, Failed, 20000, 20001), "locksidecar.errors.LockLost")}, broken: "error"},
-		"released twice":                   {ops: []Op{a, failed(released(a, Failed, 20, 30), "locksidecar.errors.NotHolder")}, broken: "error"},
-		"released by a call that was lost": {ops: []Op{a, released(a, Cancelled, 20, 30), again2(a)}},
-		"held, and nobody knows":           {ops: []Op{a, said("app0-1", 500), looked(600, "k")}, broken: "known"},
-		"held, and a program knows":        {ops: []Op{said("app0-1", 500, "keep"), looked(600, "keep")}},
-		"held, and only a dead one knows":  {ops: []Op{said("app0-1", 500, "keep"), looked(600, "keep")}, notes: []history.Op{{Kind: history.Ended, Whose: "app0-1", Call: 550 * ms, Return: 560 * ms}}, broken: "known"},
-		"a program is wrong":               {ops: []Op{said("app0-1", 500, "keep"), looked(600)}, broken: "known"},
-		"an object that works again":       {ops: []Op{{ID: "o", App: "app0-1", Program: "py-threads", Kind: Again, Outcome: Done, Call: 1, Return: 2}}},
-		"an object that does not":          {ops: []Op{{ID: "o", App: "app0-1", Program: "py-threads", Kind: Again, Outcome: Timeout, Call: 1, Return: 2}}, broken: "again"},
-		"an object that hangs":             {ops: []Op{{ID: "o", App: "app0-1", Program: "py-threads", Kind: Again, Call: 1}}, broken: "again time"},
+		"the store hangs": {ops: []Op{failed(a, "locksidecar.errors.StoreUnavailable")}, notes: []history.Op{during("freeze-postgres", 0, 5)}},
+		"an interrupted release while the store hangs": {
+			ops: []Op{a, timedOut(released(a, Failed, 20, 2090))}, notes: []history.Op{during("freeze-postgres", 0, 4000)},
+		},
+		"a release that waits for all of its time while the store hangs": {
+			ops: []Op{a, timedOut(released(a, Failed, 20, 4090))}, notes: []history.Op{during("freeze-postgres", 0, 5000)}, broken: "error",
+		},
+		"an interrupted release without an answer": {ops: []Op{a, timedOut(released(a, Failed, 20, 2090))}, broken: "error"},
+		"an error without words":                   {ops: []Op{func() Op { op := failed(a, unavailable); op.Text = " "; return op }()}, notes: []history.Op{during("kill-sidecar sidecar0", 0, 5)}, broken: "error"},
+		"an acquire without descriptors":           {ops: []Op{failed(a, unavailable)}, notes: []history.Op{during("few-descriptors app0", 0, 5)}},
+		"a release without descriptors":            {ops: []Op{a, failed(released(a, Failed, 20, 30), unavailable)}, notes: []history.Op{during("few-descriptors app0", 0, 5)}, broken: "error"},
+		"asyncio has too few":                      {ops: []Op{few(failed(a, unavailable))}},
+		"asyncio has too few to release":           {ops: []Op{a, few(failed(released(a, Failed, 20, 30), unavailable))}, broken: "error"},
+		"held, without a wait":                     {ops: []Op{func() Op { op := failed(a, "locksidecar.errors.LockHeld"); op.Wait = 0; return op }()}},
+		"held, after a wait":                       {ops: []Op{failed(a, "locksidecar.errors.LockHeld")}, broken: "error"},
+		"lost, since a fault long ago":             {ops: []Op{a, failed(released(a, Failed, 20000, 20001), "locksidecar.errors.LockLost")}, notes: []history.Op{during("cut sidecar0", 500, 5000)}},
+		"lost, and nothing has happened":           {ops: []Op{a, failed(released(a, Failed, 20000, 20001), "locksidecar.errors.LockLost")}, broken: "error"},
+		"released twice":                           {ops: []Op{a, failed(released(a, Failed, 20, 30), "locksidecar.errors.NotHolder")}, broken: "error"},
+		"released by a call that was lost":         {ops: []Op{a, released(a, Cancelled, 20, 30), again2(a)}},
+		"held, and nobody knows":                   {ops: []Op{a, said("app0-1", 500), looked(600, "k")}, broken: "known"},
+		"held, and a program knows":                {ops: []Op{said("app0-1", 500, "keep"), looked(600, "keep")}},
+		"held, and only a dead one knows":          {ops: []Op{said("app0-1", 500, "keep"), looked(600, "keep")}, notes: []history.Op{{Kind: history.Ended, Whose: "app0-1", Call: 550 * ms, Return: 560 * ms}}, broken: "known"},
+		"a program is wrong":                       {ops: []Op{said("app0-1", 500, "keep"), looked(600)}, broken: "known"},
+		"an object that works again":               {ops: []Op{{ID: "o", App: "app0-1", Program: "py-threads", Kind: Again, Outcome: Done, Call: 1, Return: 2}}},
+		"an object that does not":                  {ops: []Op{{ID: "o", App: "app0-1", Program: "py-threads", Kind: Again, Outcome: Timeout, Call: 1, Return: 2}}, broken: "again"},
+		"an object that hangs":                     {ops: []Op{{ID: "o", App: "app0-1", Program: "py-threads", Kind: Again, Call: 1}}, broken: "again time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ops := story.ops

@@ -277,10 +277,13 @@ impl Hold {
             for under in [&call, &entering].into_iter().flatten() {
                 self.notes().end(under, "cancelled");
             }
-        } else if let Some(call) = call {
-            match done {
-                Some(Err(e)) => self.notes().fail(&call, &e),
-                _ => self.notes().end(&call, "done"),
+        } else {
+            let entering = self.entering.borrow_mut().take(); // the loss of the outer lock has dropped the inner block
+            for under in [call, entering].into_iter().flatten() {
+                match &done {
+                    Some(Err(e)) => self.notes().fail(&under, e),
+                    _ => self.notes().end(&under, "done"),
+                }
             }
         }
         for told in self.told.borrow_mut().drain(..) {
