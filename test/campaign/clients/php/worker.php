@@ -401,7 +401,9 @@ final class Program
             posix_kill($child, SIGUSR2);
         }
         foreach ($this->children as $child) {
-            while (pcntl_waitpid($child, $status) !== $child) {
+            while (pcntl_waitpid($child, $status, WNOHANG) !== $child) {
+                usleep(20_000);
+                posix_kill($child, SIGUSR2); // again: if the handler of a signal throws, PHP forgets those that came after it
             }
             if (!pcntl_wifexited($status) || pcntl_wexitstatus($status) !== 0) {
                 throw new RuntimeException("a child has ended with $status");
