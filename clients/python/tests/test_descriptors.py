@@ -95,6 +95,47 @@ os._exit(0)
 """
 
 
+OTHER_FILES_AND_TASKS = """
+import asyncio, os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+from locksidecar import AsyncClient
+async def main():
+    async with AsyncClient(sys.argv[2]) as client:
+        lock = await client.acquire(sys.argv[1], ttl=4)
+        files = []
+        try:
+            while True:
+                files.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        await asyncio.wait([asyncio.ensure_future(lock.lost.wait())], timeout=6)
+        print(lock.lost.reason, (await lock.check()).expires_in > 0, await lock.release())
+asyncio.run(main())
+"""
+
+OTHER_FILES_AND_THREADS = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+from locksidecar import Client
+with Client(sys.argv[2]) as client:
+    lock = client.acquire(sys.argv[1], ttl=4)
+    files = []
+    try:
+        while True:
+            files.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    lock.lost.wait(6)
+    print(lock.lost.reason, lock.check().expires_in > 0, lock.release())
+"""
+
+
+@pytest.mark.parametrize("code", [OTHER_FILES_AND_TASKS, OTHER_FILES_AND_THREADS], ids=["tasks", "threads"])
+def test_a_lock_stays_without_a_free_descriptor(python: Python, sidecar: Sidecar, key: str, code: str) -> None:
+    """The app has all descriptors. The client asks on a connection that it has kept."""
+    assert line(python(code, key, sidecar.path)) == "None True True"
+
+
 @pytest.mark.parametrize("code", [TASKS, THREADS], ids=["tasks", "threads"])
 def test_a_release_gets_through(python: Python, client: Client, key: str, code: str) -> None:
     assert line(python(code, key)) == "100"

@@ -293,6 +293,39 @@ def test_a_lock_ends_in_time_without_a_network(ca: Authority, tmp_path: Path) ->
         wire.close()
 
 
+def test_a_lock_ends_in_time_while_its_host_is_looked_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    token = write(tmp_path / "token", TOKEN)
+    look_up, answers = socket.getaddrinfo, threading.Event()
+    answers.set()
+
+    def slow(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
+        if not flags & socket.AI_NUMERICHOST:
+            answers.wait(60)
+        return look_up(host, port, family, type, proto, flags)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with Sidecar(**plain(token), TTL="2s") as sidecar:
+        settings: dict[str, Any] = {"url": f"http://localhost:{port(sidecar)}", "token_file": token}
+
+        async def run() -> float:
+            async with AsyncClient(**settings) as client:
+                lock = await client.acquire("a")
+                client._transport._drop_idle()
+                answers.clear()
+                await asyncio.wait_for(lock.lost.wait(), 20)
+                answers.set()
+                return time.monotonic() - lock._entry.grant.expires_at
+
+        assert -0.1 < asyncio.run(run()) < 20
+        with Client(**settings) as client:
+            lock = client.acquire("t")
+            client._transport._drop_idle()
+            answers.clear()
+            assert lock.lost.wait(20)
+            assert time.monotonic() > lock._entry.grant.expires_at - 0.1
+            answers.set()
+
+
 def test_a_token_is_read_again(tmp_path: Path) -> None:
     token = write(tmp_path / "token", OTHER)
     with Sidecar(**plain(write(tmp_path / "tokens", TOKEN))) as sidecar:

@@ -369,27 +369,32 @@ class AsyncTransport:
     # The session.
 
     async def _open_session(self) -> Session:
+        began = time.monotonic()
         async with self._opening:
             session = self.core.live_session()
             if session is not None:
                 return session
-            self.core.learn(await self._exchange(self.core.describe()))
-            call = self.core.open_session()
-            stream = await self.stream(call)
-            # Before Python 3.12, asyncio.wait_for loses a cancellation that comes with the answer.
-            late = asyncio.get_running_loop().call_later(self.core.timeout, stream.fail, self.core.timed_out(call))
-            try:
-                await stream.filled()
-            except BaseException:
-                stream.abort()
-                raise
-            finally:
-                late.cancel()
-            session = self.core.opened(stream.found.pop(0)[1], stream.abort)
-            session.wake = partial(_wake, weakref.ref(self), session)
-            stream.deliver_to(session)
-            self.core.adopt(session)
-            return session
+            with self.core.opening(began):
+                return await self._new_session()
+
+    async def _new_session(self) -> Session:
+        self.core.learn(await self._exchange(self.core.describe()))
+        call = self.core.open_session()
+        stream = await self.stream(call)
+        # Before Python 3.12, asyncio.wait_for loses a cancellation that comes with the answer.
+        late = asyncio.get_running_loop().call_later(self.core.timeout, stream.fail, self.core.timed_out(call))
+        try:
+            await stream.filled()
+        except BaseException:
+            stream.abort()
+            raise
+        finally:
+            late.cancel()
+        session = self.core.opened(stream.found.pop(0)[1], stream.abort)
+        session.wake = partial(_wake, weakref.ref(self), session)
+        stream.deliver_to(session)
+        self.core.adopt(session)
+        return session
 
     def _keep_later(self, session: Session) -> None:
         """Sets the time of the next questions about the session's locks, see `Core.keep`."""
@@ -407,7 +412,7 @@ class AsyncTransport:
             await self.drive(self.core.keep(session))
         finally:
             self._keeping = False
-            self._keep_later(session)
+            self._keep_later(self.core.live_session() or session)  # perhaps another one by now
 
     def _attach(self) -> None:
         """Binds the client to the running loop."""

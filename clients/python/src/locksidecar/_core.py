@@ -5,12 +5,16 @@ An operation is a generator. It yields calls, is sent their answers or thrown th
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import errno
 import math
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -61,8 +65,23 @@ class Core:
         self.version = ""
         self.reached = False  # a session was opened in this process
         self.closed = False
+        self._not_opened: tuple[float, errors.LocksidecarError] | None = None  # when no session was opened, and why
 
     # Opening a session.
+
+    @contextlib.contextmanager
+    def opening(self, since: float) -> Generator[None, None, None]:
+        """Raises what a try to open the session has raised if the caller has waited for that, since this time.
+
+        So the callers that wait at a time wait for one try, and not for one after the other.
+        """
+        if self._not_opened is not None and self._not_opened[0] >= since:
+            raise copy.copy(self._not_opened[1])
+        try:
+            yield
+        except errors.LocksidecarError as e:
+            self._not_opened = time.monotonic(), copy.copy(e)  # a copy refers to no frame
+            raise
 
     def ask_features(self) -> Steps[Description]:
         """Asks the sidecar what it can do."""
@@ -315,35 +334,46 @@ class Core:
         """Asks about each lock when half of its time is over.
 
         A sidecar that hangs says nothing of its locks, and others get them when their time is over. So a lock is lost
-        if the sidecar has not answered by then.
+        if the sidecar has not answered by then. It is released, too: the sidecar may have gone on in this moment, and
+        have it. The questions about the other locks come before that.
         """
-        while (grant := session.to_ask()) is not None:
-            body, timeout = {"token": grant.token}, session.patience(grant)
-            call = Call("PATCH", lock_path(grant.key), body, timeout=timeout, session=session)
-            lost: list[Grant] = []
+        owed: deque[Entry] = deque()
+        patience = WITHDRAW_PATIENCE
+        while True:
+            grant = session.to_ask()
+            if grant is not None:
+                lost = yield from self._ask(session, grant)
+                owed += [entry for one in lost for entry in one.entries]
+                for one in lost:
+                    session.lost(one, "expired")
+                continue
+            if not owed or session.ended:  # its end releases its locks
+                return
+            entry = owed.popleft()
+            call = self._release_call(entry.grant.key, entry.grant.token, entry, None, UNSET, None, None)
+            call.timeout = max(min(patience, session.spare()), _PARTING_PATIENCE)
             try:
-                grant.note((yield call).result(), call.sent)
-            except (errors.LockLost, errors.NotHolder) as e:
-                if e.reason == "released":  # meanwhile
-                    session.forget(grant)
-                else:
-                    session.lost(grant, e.reason)
-            except errors.SessionEnded:
-                session.end()
+                yield call
             except errors.LocksidecarError:
-                lost = session.unanswered(grant)
-            entries = [entry for one in lost for entry in one.entries]
-            for one in lost:
-                session.lost(one, "expired")
-            patience = WITHDRAW_PATIENCE
-            for entry in entries:  # the sidecar may have gone on in this moment, and have it
-                key, token = entry.grant.key, entry.grant.token
-                call = self._release_call(key, token, entry, None, UNSET, None, None)
-                call.timeout = max(min(patience, session.spare()), _PARTING_PATIENCE)
-                try:
-                    yield call
-                except errors.LocksidecarError:
-                    patience = _PARTING_PATIENCE  # if it was sent, the sidecar carries it out when it goes on
+                patience = _PARTING_PATIENCE  # if it was sent, the sidecar carries it out when it goes on
+
+    def _ask(self, session: Session, grant: Grant) -> Steps[list[Grant]]:
+        """Asks about a lock. Returns those that are lost because there was no answer."""
+        body, timeout = {"token": grant.token}, session.patience(grant)
+        call = Call("PATCH", lock_path(grant.key), body, timeout=timeout, session=session)
+        try:
+            grant.note((yield call).result(), call.sent)
+        except (errors.LockLost, errors.NotHolder) as e:
+            if e.reason == "released":  # meanwhile
+                session.forget(grant)
+            else:
+                session.lost(grant, e.reason)
+        except errors.SessionEnded:
+            session.end()
+        except errors.LocksidecarError:
+            return session.unanswered(grant)
+        session.answered()
+        return []
 
     def check(
         self,

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import errno
 import os
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from . import _fork, errors
+
+T = TypeVar("T")
+_Addresses = Sequence[tuple[Any, ...]]
 
 # Seconds. A peer that vanishes closes nothing. So the system probes one that says nothing, and ends the connection when
 # nothing has come for so long.
@@ -36,6 +43,7 @@ class Endpoint:
         self._ca_file = ca_file
         self._contexts: tuple[type, ssl.SSLContext] | None = None
         self._token: _Token | None = None
+        self._lookup: _Lookup | None = None
         if url is not None:
             self._parse(*url)
         if not self.path and token_file:
@@ -83,7 +91,7 @@ class Endpoint:
                 raise
         end = time.monotonic() + _seconds(limit)
         failed: OSError | None = None
-        for family, _, _, _, address in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
+        for family, _, _, _, address in self._addresses(end - time.monotonic()):
             sock = sockets.new(family)
             try:
                 _notice_silence(sock)
@@ -123,7 +131,8 @@ class Endpoint:
                 raise
         end = time.monotonic() + _seconds(limit)
         failed: OSError | None = None
-        for family, _, _, _, address in await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
+        lookup = asyncio.ensure_future(loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
+        for family, _, _, _, address in await _within(lookup, end - time.monotonic()):
             sock = sockets.new(family)
             try:
                 _notice_silence(sock)
@@ -146,6 +155,15 @@ class Endpoint:
                 sockets.close(sock)
                 raise
         raise failed or OSError("the host has no address")
+
+    def _addresses(self, seconds: float) -> _Addresses:
+        """The addresses of the host. Calls that need them at the same time share a lookup."""
+        with contextlib.suppress(socket.gaierror):  # it is a name
+            return socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        lookup = self._lookup
+        if lookup is None or lookup.is_over():
+            lookup = self._lookup = _Lookup(self._host, self._port)
+        return lookup.result(seconds)
 
     def _context(self) -> ssl.SSLContext:
         if self._ca_file is None and self._contexts is not None and self._contexts[0] is ssl.SSLContext:
@@ -189,7 +207,7 @@ def _seconds(limit: float | None) -> float:
     return DIAL if limit is None else min(limit, DIAL)
 
 
-async def _within(task: asyncio.Task[None], seconds: float) -> None:
+async def _within(task: asyncio.Future[T], seconds: float) -> T:
     """Waits for a task. Before Python 3.12, asyncio.wait_for may lose a cancellation."""
     try:
         done, _ = await asyncio.wait({task}, timeout=max(seconds, 0.001))
@@ -198,7 +216,41 @@ async def _within(task: asyncio.Task[None], seconds: float) -> None:
             task.cancel()
     if not done:
         raise TimeoutError(errno.ETIMEDOUT, "no connection in time")
-    task.result()
+    return task.result()
+
+
+class _Lookup:
+    """A lookup of a host, in a thread of its own: the system has no limit for it that a call could set."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._pid = os.getpid()
+        self._done = threading.Event()
+        self._found: _Addresses | Exception = []
+        thread = threading.Thread(target=self._run, args=(host, port), name="locksidecar-lookup", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            raise OSError(errno.EAGAIN, str(e)) from None
+
+    def _run(self, host: str, port: int) -> None:
+        try:
+            self._found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as e:
+            self._found = e
+        finally:
+            self._done.set()
+
+    def is_over(self) -> bool:
+        """Whether it has ended. In the child of a fork it has, because its thread is the parent's."""
+        return self._done.is_set() or self._pid != os.getpid()
+
+    def result(self, seconds: float) -> _Addresses:
+        """Waits for the addresses. Raises what the system has raised, and TimeoutError."""
+        if not self._done.wait(max(seconds, 0.001)):
+            raise TimeoutError(errno.ETIMEDOUT, "its host was not looked up in time")
+        if isinstance(self._found, Exception):
+            raise copy.copy(self._found)  # several threads may raise it
+        return self._found
 
 
 def _notice_silence(sock: socket.socket) -> None:

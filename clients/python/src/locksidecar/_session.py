@@ -16,6 +16,8 @@ _MAX_UNDELIVERED = 1000
 # The least pause in seconds between two questions about a lock, and the least time for an answer.
 _PAUSE = 0.05
 _ANSWER = 0.25
+# The most seconds for an answer after the time of a lock.
+_LATE_ANSWER = 1.0
 
 
 class Grant:
@@ -126,6 +128,7 @@ class Session:
         self._undelivered: OrderedDict[tuple[str, int], dict[str, str | None]] = OrderedDict()
         self._wakes_at = math.inf  # time.monotonic()
         self._shortest = math.inf  # the least life of its grants, in seconds
+        self._silent = False  # the last question had no answer
 
     def hold(
         self, value: Mapping[str, Any], asked: float, who: str, owner: str | None, request_id: str, reentrant: bool
@@ -183,11 +186,18 @@ class Session:
         now = time.monotonic()
         with self._mutex:
             first = min((one.expires_at for one in self._all()), default=now)
-        # If this process was halted, all of them may have had their time, and the sidecar may well have renewed them.
-        return max(first - now, grant.life / 4, _ANSWER)
+        if first > now or self._silent:
+            return max(first - now, _ANSWER)
+        # This process was halted. All of them may have had their time, and the sidecar may well have renewed them.
+        return max(min(grant.life / 4, _LATE_ANSWER), _ANSWER)
+
+    def answered(self) -> None:
+        """Notes that a question had an answer."""
+        self._silent = False
 
     def unanswered(self, grant: Grant) -> list[Grant]:
         """Notes a question without an answer. Returns the grants that have had their time."""
+        self._silent = True
         now = time.monotonic()
         grant.ask_at = now + max((grant.expires_at - now) / 2, _PAUSE)
         with self._mutex:

@@ -216,30 +216,35 @@ class Transport:
         session = self.core.live_session()
         if session is not None:
             return session
+        began = time.monotonic()
         with self._opening:
             session = self.core.live_session()
             if session is not None:
                 return session
-            self.core.learn(self._exchange(self.core.describe()))
-            call = self.core.open_session()
-            stream = self.stream(call)
-            try:
-                stream.filled(call)
-                session = self.core.opened(stream.found.pop(0)[1], stream.shut)
-                wake = threading.Event()
-                session.wake = wake.set
-                self._reader = threading.Thread(
-                    target=stream.deliver_to, args=(session,), name="locksidecar-session", daemon=True
-                )
-                self._reader.start()
-                threading.Thread(
-                    target=_keep, args=(weakref.ref(self), session, wake), name="locksidecar-keeper", daemon=True
-                ).start()
-            except BaseException:
-                stream.abort()
-                raise
-            self.core.adopt(session)
-            return session
+            with self.core.opening(began):
+                return self._new_session()
+
+    def _new_session(self) -> Session:
+        self.core.learn(self._exchange(self.core.describe()))
+        call = self.core.open_session()
+        stream = self.stream(call)
+        try:
+            stream.filled(call)
+            session = self.core.opened(stream.found.pop(0)[1], stream.shut)
+            wake = threading.Event()
+            session.wake = wake.set
+            self._reader = threading.Thread(
+                target=stream.deliver_to, args=(session,), name="locksidecar-session", daemon=True
+            )
+            self._reader.start()
+            threading.Thread(
+                target=_keep, args=(weakref.ref(self), session, wake), name="locksidecar-keeper", daemon=True
+            ).start()
+        except BaseException:
+            stream.abort()
+            raise
+        self.core.adopt(session)
+        return session
 
     def _attach(self) -> None:
         """Binds the client to the classes of `threading`. gevent and eventlet may replace them after it was made."""
@@ -302,7 +307,7 @@ class Stream:
 
     def filled(self, call: Call | None = None) -> None:
         """Returns when `found` has an event. With `call`, it is the answer to that."""
-        self._sock.settimeout(_core.SILENCE if call is None else call.timeout)
+        self._sock.settimeout(_core.SILENCE if call is None else call.left())
         try:
             while not self.found:
                 self._read()
