@@ -19,6 +19,8 @@ use Locksidecar\Internal\AnswerParser;
 use Locksidecar\Internal\Call;
 use Locksidecar\Internal\Clock;
 use Locksidecar\Internal\EventConnection;
+use Locksidecar\Internal\Grant;
+use Locksidecar\Internal\Session;
 
 /** The sidecar restarts, drains, hangs, is away, or is something else; answers are lost. */
 final class OutageTest extends ClientCase
@@ -100,6 +102,51 @@ final class OutageTest extends ClientCase
         $this->own()->resume();
         self::thrown(LockLost::class, fn () => $lock->release());
         $this->free($this->key, $path);
+    }
+
+    /** Proves: client own clock */
+    public function testAQuestionHasNoMoreTimeThanTheFirstLock(): void
+    {
+        $session = new Session('s');
+        $held = static fn (int $token, float $ends): Grant => $session->hold(
+            ['key' => 'k', 'token' => $token, 'waited_ms' => 0, 'expires_in_ms' => 30_000, 'reentry' => 1],
+            Clock::now() - 30 + $ends,
+        );
+        [$first, $second] = [$held(1, -0.5), $held(2, 20)];
+        self::assertSame(1.0, $session->patience($first)); // the process was halted, and the sidecar may have renewed both
+        $session->silent = true;
+        $session->lose($first, 'expired');
+        self::assertEqualsWithDelta(20, $session->patience($second), 1);
+        $third = $held(3, 2);
+        self::assertLessThanOrEqual(2, $session->patience($second));
+        self::assertLessThanOrEqual(2, $session->patience($third));
+        self::assertSame(0.25, $session->patience($held(4, -0.1))); // the sidecar hangs
+    }
+
+    /** Proves: client own clock */
+    public function testALossIsToldInTimeAlthoughNoConnectionIsAccepted(): void
+    {
+        $path = sys_get_temp_dir() . '/link-' . bin2hex(random_bytes(4));
+        symlink($this->own()->path, $path);
+        $client = $this->client($path, timeout: 20);
+        [$first, $second] = [$client->acquire("$this->key:1", ttl: 1), $client->acquire("$this->key:2", ttl: 2)];
+        $acquired = Clock::now();
+        $this->own()->hang();
+        // From now on as if many calls had come to the sidecar, and it could take no more.
+        $full = stream_socket_server("unix://$path:full", context: stream_context_create(['socket' => ['backlog' => 1]]));
+        $others = [];
+        while (($other = @stream_socket_client("unix://$path:full", timeout: 0.1)) !== false) {
+            $others[] = $other;
+        }
+        unlink($path);
+        symlink("$path:full", $path);
+        self::assertSame('expired', $first->waitLost(self::LONG)?->reason());
+        self::assertSame('expired', $second->waitLost(self::LONG)?->reason());
+        $took = Clock::now() - $acquired;
+        $this->own()->resume();
+        unlink($path);
+        unlink("$path:full");
+        self::assertLessThan(15, $took);
     }
 
     /** Proves: client deadline */

@@ -142,6 +142,18 @@ final class ProcessTest extends ClientCase
         proc_close($process);
     }
 
+    /** Proves: client own clock */
+    public function testALockStaysWithoutAFreeDescriptor(): void
+    {
+        // The app has all descriptors. The client asks on a connection that it has kept.
+        $code = '$client->lock($key)->release(); $lock = $client->acquire($key, ttl: 4); $lock->waitLost(3); $lock->check(); $open = [];' // all classes are loaded
+            . 'while (($file = @fopen("/dev/null", "r")) !== false) { $open[] = $file; }'
+            . 'echo json_encode([$lock->waitLost(6), $lock->check()->expiresIn > 0, $lock->release()]), "\n";';
+        [$process, , $output] = $this->php($code, ['sh', '-c', 'ulimit -n 256; exec "$@"', '-']);
+        self::assertSame('[null,true,true]', self::line($output));
+        proc_close($process);
+    }
+
     /**
      * The result of `$work` in a forked child.
      *

@@ -16,8 +16,12 @@ final class Session
     private const MOST_NEWS = 1000;
     /** The least seconds for the answer to a question. */
     private const ANSWER = 0.25;
+    /** The most seconds for an answer after the time of a lock. */
+    private const LATE_ANSWER = 1.0;
 
     public bool $ended = false;
+    /** Whether the last question had no answer. */
+    public bool $silent = false;
     private string $reason = '';
     /** @var array<string, Grant> by token and key */
     private array $grants = [];
@@ -88,9 +92,13 @@ final class Session
     public function patience(Grant $grant): float
     {
         $first = min(array_map(static fn (Grant $one): float => $one->expiresAt, [$grant, ...array_values($this->grants)]));
+        $now = Clock::now();
+        if ($first > $now || $this->silent) {
+            return max($first - $now, self::ANSWER);
+        }
 
-        // If this process was halted or did not ask, all of them may have had their time, and the sidecar may well have renewed them.
-        return max($first - Clock::now(), $grant->life / 4, self::ANSWER);
+        // This process was halted or did not ask. All of them may have had their time, and the sidecar may well have renewed them.
+        return max(min($grant->life / 4, self::LATE_ANSWER), self::ANSWER);
     }
 
     /**

@@ -115,7 +115,7 @@ final class Transport
         [$connection] = $this->take($call, Clock::now(), true);
         $opened = false;
         try {
-            $this->send($connection, $call);
+            $this->send($connection, $call, Clock::now());
             $opened = true;
 
             return new EventConnection($connection);
@@ -206,11 +206,14 @@ final class Transport
         $call = new Call('PATCH', Call::lockPath($grant->key), ['token' => $grant->token], $session->patience($grant), session: $session, headers: '');
         try {
             $this->perform($call, static fn (Answer $answer) => $grant->note($answer->result(), (float) $call->sent));
+            $session->silent = false;
         } catch (LockLost|NotHolder $e) {
+            $session->silent = false;
             $e->reason() === 'released' ? $session->forget($grant) : $session->lose($grant, $e->reason());
         } catch (SessionEnded) {
             $this->endStream();
         } catch (LocksidecarException) {
+            $session->silent = true;
             $grant->unanswered();
             $this->giveUp($session->due(), $session);
         }
@@ -377,7 +380,7 @@ final class Transport
             [$connection, $reused] = $this->take($call, $began, false);
             $answer = null;
             try {
-                $this->send($connection, $call);
+                $this->send($connection, $call, $began);
                 $answer = $this->answer($connection, $call, $began);
 
                 return $taken($answer);
@@ -401,6 +404,7 @@ final class Transport
      */
     private function take(Call $call, float $began, bool $fresh): array
     {
+        $ends = $began + min($this->timeout, $call->timeout ?? INF);
         while (true) {
             $this->checkOpen($call);
             if (!$fresh && $this->idle !== []) {
@@ -417,7 +421,7 @@ final class Transport
                 return [$connection, false];
             } catch (NoConnection $e) {
                 $others = \count($this->open) > 1;
-                if (Clock::now() >= $began + $this->timeout || !($e->isBusy() || ($e->isFull() && !$fresh && Poll::$suspend !== null && $others))) {
+                if (Clock::now() >= $ends || !($e->isBusy() || ($e->isFull() && !$fresh && Poll::$suspend !== null && $others))) {
                     throw $this->trouble->unreachable($e);
                 }
             } finally {
@@ -429,19 +433,19 @@ final class Transport
         }
     }
 
-    private function send(Connection $connection, Call $call): void
+    private function send(Connection $connection, Call $call, float $began): void
     {
         $data = $call->encode($this->endpoint->headers(), $this);
         $call->sent = Clock::now();
-        $limit = $call->timeout ?? $this->timeout;
+        $limit = $call->timeout ?? $call->sent + $this->timeout - $began;
         while ($data !== '') {
             $sent = $connection->write($data);
             $data = substr($data, $sent);
             if ($data !== '') {
-                if (Clock::now() >= $call->sent + $limit) {
+                if (Clock::now() >= $began + $limit) {
                     throw $this->trouble->timedOut($call, $limit);
                 }
-                Poll::wait(['call' => $connection->stream], $call->sent + $limit - Clock::now(), true);
+                Poll::wait(['call' => $connection->stream], $began + $limit - Clock::now(), true);
             }
         }
     }
