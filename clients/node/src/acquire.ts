@@ -65,7 +65,7 @@ async function withdrawing<G>(
     return await run(what);
   } catch (error) {
     if (what.unanswered && requestId === undefined && !sessions.closed) {
-      const session = await sessions.opened();
+      const session = sessions.opened; // without one, the grant has ended with its session
       if (session !== undefined || bind === "ttl") {
         await (session ?? sessions.none(nothing)).withdraw(what);
       }

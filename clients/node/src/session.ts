@@ -11,7 +11,7 @@ import { Grant } from "./grant";
 import { Lease } from "./lease";
 import { hasNoAnswer, mayBeDone, Patience } from "./retry";
 import type { ServerSentEvent } from "./sse";
-import type { EventStream, Transport } from "./transport";
+import { type Call, type EventStream, longestTimerMs, type Transport } from "./transport";
 import type { Description } from "./types";
 import { lockPath, query, requireFields, type Subject, type Wire, type WireGrant, type WireSkipped } from "./wire";
 
@@ -94,35 +94,42 @@ export class Session {
   }
 
   #open(options: SessionOptions): Promise<void> {
+    const { name, ttlMs, timeoutMs } = options;
+    const call: Call = { method: "POST", path: "/v1/sessions", body: { name, ttl_ms: ttlMs }, timeoutMs };
+    const began = performance.now();
     return new Promise((resolve, reject) => {
-      const started = this.transport.stream(
-        {
-          method: "POST",
-          path: "/v1/sessions",
-          body: { name: options.name, ttl_ms: options.ttlMs },
-          timeoutMs: options.timeoutMs,
+      let begun = false;
+      const started = this.transport.stream(call, {
+        onEvent: (event) => {
+          if (event.name === "session") {
+            begun = true;
+            this.#id = (JSON.parse(event.data) as { session: string }).session;
+            started.then((stream) => {
+              this.#stream = stream;
+              stream.unref();
+              resolve();
+            }, reject);
+          } else {
+            this.#receive(event);
+          }
         },
-        {
-          onEvent: (event) => {
-            if (event.name === "session") {
-              this.#id = (JSON.parse(event.data) as { session: string }).session;
-              started.then((stream) => {
-                this.#stream = stream;
-                stream.unref();
-                resolve();
-              }, reject);
-            } else {
-              this.#receive(event);
-            }
-          },
-          onEnd: (cause) => {
-            this.end("disconnected");
-            this.transport.onSessionEnd(cause);
-            reject(new SessionEndedError("the session ended before it began"));
-          },
+        onEnd: (cause) => {
+          this.end("disconnected");
+          this.transport.onSessionEnd(cause);
+          reject(new SessionEndedError("the session ended before it began"));
         },
-      );
-      started.catch(reject);
+      });
+      started.then((stream) => {
+        const limit = (): void => {
+          if (!begun) {
+            reject(this.transport.timeout(call));
+            stream.close();
+          }
+        };
+        if (timeoutMs <= longestTimerMs) {
+          setTimeout(limit, began + timeoutMs - performance.now()).unref();
+        }
+      }, reject);
     });
   }
 

@@ -9,6 +9,7 @@ import type { Wire } from "./wire";
 /** Sessions opens the client's session when a call needs it, and another one after a loss. */
 export class Sessions {
   #session: Promise<Session> | undefined;
+  #opened: Session | undefined;
   #connected = false;
   #closed = false;
 
@@ -35,12 +36,13 @@ export class Sessions {
       const opening = apart(() => Session.open(this.transport, this.options));
       const forget = (): void => {
         if (this.#session === opening) {
-          this.#session = undefined;
+          this.#session = this.#opened = undefined;
         }
       };
       this.#session = opening;
       opening.then((session) => {
         this.#connected = true;
+        this.#opened = session;
         session.onEnd = forget;
         if (session.ended) {
           forget();
@@ -50,8 +52,9 @@ export class Sessions {
     return this.#session;
   }
 
-  async opened(): Promise<Session | undefined> {
-    return this.#session?.catch(() => undefined);
+  /** The session that is open now. */
+  get opened(): Session | undefined {
+    return this.#opened;
   }
 
   /** caller returns the session if there is one, else one for calls without a session. */

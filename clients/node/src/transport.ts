@@ -26,6 +26,8 @@ export interface Call {
   body?: unknown;
   /** After this time without an answer, the call ends as by an abort. By default there is no limit. */
   timeoutMs?: number | undefined;
+  /** The part of this time that is over. */
+  spentMs?: number | undefined;
   /** Aborting it closes the connection, unless it is shared with others that go on. */
   signal?: AbortSignal | undefined;
   about?: Subject | undefined;
@@ -61,7 +63,7 @@ export interface StreamListener {
 const maxSocketPath = 107;
 
 /** A timer of more than 24.8 days would fire at once, so such a call has no timer. The sidecar refuses waits of more than a day. */
-const longestTimerMs = 2 ** 31 - 1;
+export const longestTimerMs = 2 ** 31 - 1;
 
 /** Kept connections, also without use. More are kept while they are used. */
 const maxUnused = 8;
@@ -127,6 +129,7 @@ export class Transport implements ConnectionOwner {
 
   /** call returns the JSON of the answer. Throws the error of a problem document, or a ConnectionError. */
   async call(call: Call): Promise<Wire> {
+    const began = performance.now();
     let answer: Answer;
     try {
       answer = await this.#answerTo(call);
@@ -134,7 +137,7 @@ export class Transport implements ConnectionOwner {
       if (call.waits || !needsReserve((error as Error).cause as Error)) {
         throw error;
       }
-      answer = await this.#answerTo({ ...call, reserved: true }); // nothing was sent
+      answer = await this.#answerTo({ ...call, reserved: true, spentMs: performance.now() - began }); // nothing was sent
     }
     return this.#judge(call, answer);
   }
@@ -272,7 +275,7 @@ export class Transport implements ConnectionOwner {
 
   /** #limit ends a call at its timeout or abort. Returns a function that removes both limits. */
   #limit(exchange: Exchange, call: Call, reject: (reason: unknown) => void): () => void {
-    const { signal, timeoutMs } = call;
+    const { signal, timeoutMs, spentMs = 0 } = call;
     const leave = (reason: unknown): void => {
       finish();
       const settled = exchange.leave();
@@ -285,7 +288,7 @@ export class Transport implements ConnectionOwner {
     signal?.addEventListener("abort", abort, { once: true });
     let timer: NodeJS.Timeout | undefined;
     if (timeoutMs !== undefined && timeoutMs <= longestTimerMs) {
-      timer = setTimeout(() => leave(this.#timeout(call)), timeoutMs);
+      timer = setTimeout(() => leave(this.timeout(call)), timeoutMs - spentMs);
     }
     const finish = (): void => {
       signal?.removeEventListener("abort", abort);
@@ -294,7 +297,8 @@ export class Transport implements ConnectionOwner {
     return finish;
   }
 
-  #timeout({ method, path, timeoutMs }: Call): TimeoutError {
+  /** timeout is the error of a call without an answer in its time. */
+  timeout({ method, path, timeoutMs }: Call): TimeoutError {
     return new TimeoutError(
       "timeout",
       this.address,

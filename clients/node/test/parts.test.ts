@@ -1,10 +1,11 @@
 // Parts that a real sidecar cannot test.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
+import { createServer, Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import {
   Client,
   ConnectionLostError,
@@ -17,8 +18,10 @@ import {
   UnreachableError,
   UnsupportedError,
 } from "locksidecar";
+import type { Endpoint } from "../dist/endpoint";
 import { Grant } from "../dist/grant";
 import { EventParser } from "../dist/sse";
+import { Transport } from "../dist/transport";
 import { errorOf, lockInfoOf, requireFeature, requireFields } from "../dist/wire";
 
 test("a stream is parsed in pieces of any size, also inside a character", () => {
@@ -97,6 +100,48 @@ test("a code of a newer sidecar is an error with this code", () => {
 test("Retry-After is given in ms", () => {
   const error = errorOf({ code: "limit", detail: "full" }, 429, 2000);
   assert.equal(error.retryAfterMs, 2000);
+});
+
+// Proves: client deadline
+test("a session that does not begin in time is a timeout, also after the head of its stream", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "locksidecar-parts-"));
+  const description = JSON.stringify({ version: "v1", api: "v1", features: ["sessions"] });
+  const answers = [
+    `HTTP/1.1 200 OK\r\nContent-Length: ${description.length}\r\n\r\n${description}`,
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+  ];
+  const server = createServer((socket) => {
+    socket.on("error", () => {}).on("data", () => socket.write(answers.shift() ?? ""));
+  });
+  try {
+    await new Promise<void>((resolve) => server.listen(join(folder, "s"), resolve));
+    const client = new Client({ socketPath: join(folder, "s"), timeoutMs: 200 });
+    const late = sleep(5000, "late", { ref: false });
+    const ended = await Promise.race([client.connect().catch((error) => error.code), late]);
+    assert.equal(ended, "timeout");
+    await client.close();
+  } finally {
+    server.close();
+    rmSync(folder, { recursive: true });
+  }
+});
+
+// Proves: client deadline
+test("the time of a call is that of all its tries", async () => {
+  const sockets: Socket[] = [];
+  const connect = (): Socket => {
+    const socket = Object.assign(new Socket(), { connecting: true });
+    if (sockets.push(socket) === 1) {
+      setTimeout(() => socket.destroy(Object.assign(new Error("full"), { code: "EMFILE" })), 1500);
+    }
+    return socket;
+  };
+  const endpoint = { path: "/s", address: "/s", encrypted: false, head: () => "Host: localhost\r\n", connect };
+  const transport = new Transport(endpoint as unknown as Endpoint);
+  const began = performance.now();
+  await assert.rejects(transport.call({ method: "GET", path: "/v1", timeoutMs: 2000 }), { code: "timeout" });
+  assert.ok(performance.now() - began < 2900, `it took ${performance.now() - began} ms`);
+  assert.equal(sockets.length, 2);
 });
 
 test("Unavailable is any sidecar that cannot serve now", async () => {

@@ -50,6 +50,25 @@ test("waiting calls that take all descriptors do not keep the release of the hol
   assert.equal((await sidecar.client().get("starved")).state, "free");
 });
 
+// Proves: client own clock
+test("a loss is told in time although calls that hang have taken all descriptors", limited, async () => {
+  const own = await Sidecar.start();
+  const few = starved("hanging", 60, own.socketPath);
+  assert.equal(await line(few), "acquired");
+  await own.hang();
+  few.stdin?.end();
+  const { reason, tookMs } = JSON.parse(await line(few));
+  await own.close();
+  assert.equal(reason, "expired");
+  assert.ok(tookMs > 1500 && tookMs < 20_000, `after ${tookMs} ms`);
+});
+
+// Proves: client own clock
+test("a lock stays although the app has taken all descriptors", limited, async () => {
+  const crowded = starved("crowded", 60, sidecar.socketPath);
+  assert.deepEqual(JSON.parse(await line(crowded)), { lost: false, held: true, released: true });
+});
+
 test("worker threads exclude each other", limited, async () => {
   const file = join(sidecar.folder, "threads");
   writeFileSync(file, "0");

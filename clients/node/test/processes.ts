@@ -16,7 +16,7 @@ export function child(name: string, ...args: string[]): ChildProcess {
 export function starved(name: string, descriptors: number, ...args: string[]): ChildProcess {
   const file = join(__dirname, "children", `${name}.js`);
   const command = [`ulimit -n ${descriptors}; exec "$@"`, "sh", process.execPath, file, ...args];
-  const started = spawn("sh", ["-c", ...command], { stdio: ["ignore", "pipe", "inherit"] });
+  const started = spawn("sh", ["-c", ...command], { stdio: ["pipe", "pipe", "inherit"] });
   started.stdout?.setEncoding("utf8");
   return started;
 }

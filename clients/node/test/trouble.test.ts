@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { channel, subscribe, unsubscribe } from "node:diagnostics_channel";
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
+import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, describe, test } from "node:test";
@@ -402,6 +402,35 @@ describe("no sidecar", () => {
     } finally {
       await own.close();
     }
+  });
+
+  // Proves: client interrupts
+  test("an abort does not wait for the next session, which hangs", async () => {
+    const own = await Sidecar.start();
+    const client = own.client();
+    await own.client().acquire("next");
+    const controller = new AbortController();
+    const waiting = client.acquire("next", { signal: controller.signal });
+    await queued(own.client(), "next", 1);
+    await own.kill();
+    rmSync(own.socketPath, { force: true });
+    let calls = 0;
+    const sockets: Socket[] = [];
+    const hangs = createServer((socket) => {
+      sockets.push(socket.on("error", () => {}).on("data", () => calls++));
+    });
+    hangs.listen(own.socketPath);
+    await until("it opens the next session", () => calls > 0);
+    const began = performance.now();
+    controller.abort(new RangeError("enough"));
+    await assert.rejects(waiting, RangeError);
+    const tookMs = performance.now() - began;
+    hangs.close();
+    for (const socket of sockets) {
+      socket.destroy();
+    }
+    await own.close();
+    assert.ok(tookMs < 5000, `it took ${tookMs} ms`);
   });
 
   test("a sidecar that hangs: its locks are lost, and waits end", async () => {
