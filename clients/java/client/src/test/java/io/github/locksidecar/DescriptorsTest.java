@@ -97,6 +97,35 @@ class DescriptorsTest {
     }
   }
 
+  // Proves: client own clock
+  /** The question about a lock gets no descriptor, because the calls that hang have all. */
+  @Test
+  void aLossIsToldInTimeAlthoughCallsThatHangHaveAllDescriptors() throws Exception {
+    try (Sidecar sidecar = Sidecar.inMemory();
+        App app = app(HangingApp.class, sidecar, "")) {
+      app.await("acquired");
+      sidecar.signal("STOP");
+      app.tell();
+      String lost = app.awaitLine("lost ");
+      sidecar.signal("CONT");
+      assertTrue(lost.startsWith("lost expired "), lost);
+      long took = Long.parseLong(lost.substring("lost expired ".length()));
+      assertTrue(took > 1500 && took < 20_000, lost);
+    }
+  }
+
+  // Proves: client own clock
+  /** The app has all descriptors. The client asks on a connection that it has kept. */
+  @Test
+  void aLockStaysAlthoughTheAppHasAllDescriptors() throws Exception {
+    try (Sidecar sidecar = Sidecar.inMemory();
+        App app = app(CrowdedApp.class, sidecar, "")) {
+      app.await("full");
+      app.await("not lost");
+      app.await("released");
+    }
+  }
+
   /** What the JDK could not load once is missing until the end of the process. */
   @Test
   void callsWorkAgainAfterCallsWithoutADescriptor() throws Exception {

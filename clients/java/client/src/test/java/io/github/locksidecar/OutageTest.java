@@ -2,6 +2,7 @@ package io.github.locksidecar;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -10,7 +11,16 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.github.locksidecar.internal.FakeSidecar;
 import io.github.locksidecar.testing.App;
 import io.github.locksidecar.testing.Sidecar;
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -19,6 +29,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 /** A sidecar that restarts, hangs, or loses an answer. */
 @Timeout(60)
@@ -47,6 +58,84 @@ class OutageTest {
     sidecar.start("/readyz");
     try (HeldLock again = client.tryAcquire("key")) {
       assertNotNull(again);
+    }
+  }
+
+  // Proves: client deadline
+  /** They wait for one try, and not for one after the other. */
+  @Test
+  void threadsThatWaitForASessionFailTogether() throws Exception {
+    sidecar.signal("STOP");
+    try (LockClient client = sidecar.builder().timeout(Duration.ofSeconds(1)).build()) {
+      long began = System.nanoTime();
+      List<InterruptTest.InThread<HeldLock>> threads = new ArrayList<>();
+      for (int i = 0; i < 20; i++) {
+        threads.add(new InterruptTest.InThread<>(() -> client.tryAcquire("key")));
+      }
+      for (InterruptTest.InThread<HeldLock> one : threads) {
+        assertInstanceOf(NoAnswerException.class, one.error());
+      }
+      long took = System.nanoTime() - began;
+      sidecar.signal("CONT");
+      assertTrue(took < TimeUnit.SECONDS.toNanos(8), "it took " + took / 1_000_000 + " ms");
+      client.acquire("key").release();
+    }
+  }
+
+  // Proves: client own clock
+  /** As if many calls had come to a sidecar that hangs, and it could take no more. */
+  @Test
+  void aLossIsToldInTimeAlthoughNoConnectionIsAccepted(@TempDir Path folder) throws Exception {
+    Path link = Files.createSymbolicLink(folder.resolve("s"), Path.of(sidecar.socket()));
+    UnixDomainSocketAddress full = UnixDomainSocketAddress.of(folder.resolve("full"));
+    List<SocketChannel> others = new ArrayList<>();
+    try (ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX).bind(full, 1);
+        LockClient client = LockClient.builder().socket(link.toString()).timeout(Duration.ofSeconds(60)).build()) {
+      long acquired = System.nanoTime();
+      HeldLock first = client.acquire("first", LockOptions.defaults().ttl(Duration.ofSeconds(1)));
+      HeldLock second = client.acquire("second", LockOptions.defaults().ttl(Duration.ofSeconds(2)));
+      sidecar.signal("STOP");
+      fill(full, others);
+      Files.delete(link);
+      Files.createSymbolicLink(link, full.getPath());
+      assertEquals("expired", first.lost().toCompletableFuture().get(30, TimeUnit.SECONDS));
+      assertEquals("expired", second.lost().toCompletableFuture().get(30, TimeUnit.SECONDS));
+      long took = (System.nanoTime() - acquired) / 1_000_000;
+      server.close();
+      sidecar.signal("CONT");
+      assertTrue(took < 20_000, "it took " + took + " ms");
+    } finally {
+      for (SocketChannel other : others) {
+        other.close();
+      }
+    }
+  }
+
+  private static void fill(UnixDomainSocketAddress server, List<SocketChannel> others) throws IOException {
+    while (true) {
+      SocketChannel one = SocketChannel.open(StandardProtocolFamily.UNIX);
+      others.add(one);
+      one.configureBlocking(false);
+      try {
+        if (!one.connect(server)) {
+          return;
+        }
+      } catch (IOException e) {
+        return;
+      }
+    }
+  }
+
+  // Proves: client deadline
+  @Test
+  void aSessionThatBeginsWithTheHeadOnlyEndsInTime() throws Exception {
+    String description = "{\"version\":\"v1\",\"api\":\"v1\",\"features\":[\"sessions\",\"release_by_id\"]}";
+    try (FakeSidecar fake = FakeSidecar.answeringInTurn(
+            "HTTP/1.1 200 OK\r\nContent-Length: " + description.length() + "\r\n\r\n" + description,
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        LockClient client = LockClient.builder().socket(fake.socket()).timeout(Duration.ofMillis(500)).build()) {
+      InterruptTest.InThread<HeldLock> acquires = new InterruptTest.InThread<>(() -> client.tryAcquire("key"));
+      assertEquals("timeout", assertInstanceOf(NoAnswerException.class, acquires.error()).code());
     }
   }
 

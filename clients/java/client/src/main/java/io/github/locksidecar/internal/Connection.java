@@ -85,7 +85,7 @@ final class Connection implements AutoCloseable {
   private static Connection overTcp(Endpoint at, Deadlines deadlines, long timeout) throws IOException {
     long end = Clock.after(timeout);
     IOException failed = null;
-    for (InetAddress address : addresses(at.host())) {
+    for (InetAddress address : addresses(at, timeout)) {
       Connection made = new Connection(SocketChannel.open(), deadlines);
       try {
         if (!deadlines.add(made)) {
@@ -115,9 +115,9 @@ final class Connection implements AutoCloseable {
     throw Objects.requireNonNull(failed); // a host has an address
   }
 
-  private static InetAddress[] addresses(String host) throws IOException {
+  private static InetAddress[] addresses(Endpoint at, long timeout) throws IOException {
     try {
-      return InetAddress.getAllByName(host);
+      return at.lookup().addresses(timeout);
     } catch (UnknownHostException e) {
       SocketChannel.open().close(); // without a free descriptor no name is known, and this says so
       throw e;

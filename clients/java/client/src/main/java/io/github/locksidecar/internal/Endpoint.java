@@ -57,6 +57,8 @@ public final class Endpoint {
   private final @Nullable Token token;
   private final @Nullable Setting ca;
 
+  private final Lookup lookup;
+
   /** The CA that was read last. */
   private volatile @Nullable Trust trust;
 
@@ -72,6 +74,7 @@ public final class Endpoint {
     this.setting = "";
     this.token = null;
     this.ca = null;
+    this.lookup = new Lookup(host);
   }
 
   private Endpoint(Setting url, Matcher parts, @Nullable Setting token, @Nullable Setting ca) {
@@ -85,6 +88,7 @@ public final class Endpoint {
     this.setting = url.name();
     this.token = token == null ? null : new Token(token);
     this.ca = ca;
+    this.lookup = new Lookup(host);
   }
 
   /**
@@ -147,6 +151,10 @@ public final class Endpoint {
 
   boolean encrypted() {
     return encrypted;
+  }
+
+  Lookup lookup() {
+    return lookup;
   }
 
   String host() {

@@ -22,10 +22,10 @@ public final class Stream implements AutoCloseable {
   /** How many bytes of the chunk were read. */
   private int read;
 
-  Stream(Transport transport, Connection connection, Call call, byte[] request) throws IOException {
+  Stream(Transport transport, Connection connection, long timeout, byte[] request) throws IOException {
     this.transport = transport;
     this.connection = connection;
-    connection.arm(call.timeout);
+    connection.arm(timeout);
     connection.write(request);
     Answer head = connection.head();
     if (head.length >= 0) {
@@ -43,11 +43,16 @@ public final class Stream implements AutoCloseable {
    * @throws io.github.locksidecar.NoAnswerException at the end of the stream
    */
   public Event next() throws InterruptedException {
+    return next(SILENCE);
+  }
+
+  /** Waits for the next event. The sidecar may be silent for this time, in ns. */
+  Event next(long patience) throws InterruptedException {
     try {
       String name = "message";
       StringBuilder data = new StringBuilder();
       while (true) {
-        String line = line();
+        String line = line(patience);
         if (line.isEmpty()) {
           if (data.length() > 0) {
             return new Event(name, Json.object(data.toString()));
@@ -65,14 +70,14 @@ public final class Stream implements AutoCloseable {
       throw new InterruptedException();
     } catch (IOException e) {
       close();
-      throw connection.late() ? transport.silent() : transport.broken("ended the event stream", e);
+      throw connection.late() ? transport.silent(patience) : transport.broken("ended the event stream", e);
     } catch (RuntimeException | Error e) {
       close();
       throw e;
     }
   }
 
-  private String line() throws IOException {
+  private String line(long patience) throws IOException {
     ByteArrayOutputStream line = new ByteArrayOutputStream();
     while (true) {
       while (read < chunk.length) {
@@ -85,12 +90,12 @@ public final class Stream implements AutoCloseable {
       if (line.size() > MAX_LINE) {
         throw Answer.notHttp("a line of more than " + MAX_LINE + " bytes");
       }
-      nextChunk();
+      nextChunk(patience);
     }
   }
 
-  private void nextChunk() throws IOException {
-    connection.arm(SILENCE);
+  private void nextChunk(long patience) throws IOException {
+    connection.arm(patience);
     String size = connection.line();
     int count;
     try {

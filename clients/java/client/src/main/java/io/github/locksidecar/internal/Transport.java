@@ -48,11 +48,16 @@ public final class Transport {
   private final ReentrantLock opening = new ReentrantLock();
   private volatile @Nullable Session session;
 
+  /** When no session was opened, and why. Guarded by opening. */
+  private @Nullable NotOpened notOpened;
+
   /** What the sidecar said of itself; null: not asked yet. */
   private volatile @Nullable Known known;
 
   private volatile boolean reached;
   private volatile boolean closed;
+
+  private record NotOpened(long at, NoAnswerException why) {}
 
   private record Known(String version, Set<String> features) {}
 
@@ -125,9 +130,10 @@ public final class Transport {
       throw new InterruptedException();
     }
     byte[] request = call.encode(settings.endpoint().head());
+    long ends = Clock.after(call.timeout);
     Connection connection = connect(call, call.timeout);
     try {
-      return new Stream(this, connection, call, request);
+      return new Stream(this, connection, Clock.until(ends), request);
     } catch (IOException e) {
       connection.close();
       throw failed(connection, call, e);
@@ -205,6 +211,7 @@ public final class Transport {
   }
 
   private Connection connect(Call call, long timeout) throws InterruptedException {
+    long ends = Clock.after(timeout);
     try {
       return open(Math.min(timeout, settings.timeout()));
     } catch (ClosedByInterruptException e) {
@@ -213,7 +220,7 @@ public final class Transport {
     } catch (IOException e) {
       // The JDK remembers for a while that a name could not be looked up, as for want of a descriptor.
       boolean needsReserve = Unreachable.noDescriptors(e) || e instanceof UnknownHostException && known != null;
-      Connection reserved = call.urgent && needsReserve ? takeReserve(timeout) : null;
+      Connection reserved = call.urgent && needsReserve ? takeReserve(Clock.until(ends)) : null;
       if (reserved != null) {
         return reserved;
       }
@@ -314,21 +321,39 @@ public final class Transport {
     if (live != null) {
       return live;
     }
+    long began = Clock.now();
     opening.lockInterruptibly();
     try {
       live = liveSession();
-      return live != null ? live : newSession();
+      if (live != null) {
+        return live;
+      }
+      NotOpened last = notOpened;
+      if (last != null && last.at() >= began) { // so the calls that wait at a time wait for one try, and not for one after the other
+        throw new NoAnswerException(last.why().code(), last.why().getMessage(), last.why().address(), last.why());
+      }
+      return newSession();
     } finally {
       opening.unlock();
     }
   }
 
   private Session newSession() throws InterruptedException {
+    try {
+      return begin();
+    } catch (NoAnswerException e) {
+      notOpened = new NotOpened(Clock.now(), e);
+      throw e;
+    }
+  }
+
+  private Session begin() throws InterruptedException {
     describe(); // a restarted sidecar may have another version
     Call call = new Call("POST", "/v1/sessions", settings.session(), settings.timeout()).needs("sessions");
+    long ends = Clock.after(call.timeout);
     Stream stream = stream(call);
     try {
-      Session made = new Session(stream.next().data().getString("session"), this::perform, stream::close);
+      Session made = new Session(stream.next(Clock.until(ends)).data().getString("session"), this::perform, stream::close);
       Thread reader = new Thread(() -> read(made, stream), "locksidecar-session");
       reader.setDaemon(true);
       reader.start();
@@ -422,8 +447,8 @@ public final class Transport {
     return noAnswer("connection_lost", what, cause);
   }
 
-  NoAnswerException silent() {
-    return noAnswer("timeout", "has said nothing for " + seconds(Stream.SILENCE), null);
+  NoAnswerException silent(long time) {
+    return noAnswer("timeout", "has said nothing for " + seconds(time), null);
   }
 
   private NoAnswerException noAnswer(String code, String what, @Nullable IOException cause) {

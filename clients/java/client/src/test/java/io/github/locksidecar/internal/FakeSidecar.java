@@ -10,6 +10,8 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 
@@ -59,6 +61,25 @@ public final class FakeSidecar implements AutoCloseable {
             for (String piece : pieces) {
               app.write(ByteBuffer.wrap(piece.getBytes(StandardCharsets.ISO_8859_1)));
             }
+          }
+        });
+      }
+    });
+    return made;
+  }
+
+  /** One that answers the first requests with these, each with one, and then no more. */
+  public static FakeSidecar answeringInTurn(String... answers) throws IOException {
+    FakeSidecar made = new FakeSidecar();
+    Queue<String> left = new ConcurrentLinkedQueue<>(List.of(answers));
+    inThread(() -> {
+      while (true) {
+        SocketChannel app = made.server.accept();
+        made.open.add(app);
+        inThread(() -> {
+          while (app.read(ByteBuffer.allocate(65536)) > 0) {
+            String answer = left.poll();
+            app.write(ByteBuffer.wrap((answer == null ? "" : answer).getBytes(StandardCharsets.ISO_8859_1)));
           }
         });
       }

@@ -98,6 +98,11 @@ public final class App implements AutoCloseable {
     new ProcessBuilder("kill", "-" + name, Long.toString(process.pid())).start().waitFor();
   }
 
+  /** Ends what it reads. */
+  public void tell() throws IOException {
+    process.getOutputStream().close();
+  }
+
   /** Ends it as kill -9 does. */
   public void kill() throws InterruptedException {
     process.destroyForcibly().waitFor();
