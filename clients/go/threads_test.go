@@ -3,9 +3,11 @@
 package locksidecar_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -255,7 +257,7 @@ func TestRestart(t *testing.T) {
 // Processes of a test: the test's own program runs one of these functions.
 const childVariable = "LOCKSIDECAR_GO_TEST_CHILD"
 
-var children = map[string]func() int{"starved": starved, "holder": holder}
+var children = map[string]func() int{"starved": starved, "hanging": hanging, "crowded": crowded, "holder": holder}
 
 // Proves: client descriptors
 // TestAReleaseGetsThroughWithoutDescriptors: calls that wait take all descriptors, and the release that ends their waits gets through.
@@ -265,11 +267,43 @@ func TestAReleaseGetsThroughWithoutDescriptors(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-func child(t *testing.T, s *locksidecartest.Sidecar, name string) string {
-	t.Helper()
+// Proves: client own clock
+// The question about a lock gets no descriptor, because the calls that hang have all.
+func TestALossIsToldInTimeWithoutDescriptors(t *testing.T) {
+	s := locksidecartest.Start(t, nil)
+	cmd := program(s, "hanging")
+	in := must(cmd.StdinPipe())(t)
+	out := must(cmd.StdoutPipe())(t)
+	ok(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	if lines.Scan(); lines.Text() != "acquired" {
+		t.Fatal(lines.Text())
+	}
+	s.Hang()
+	_ = in.Close()
+	lines.Scan()
+	ok(t, cmd.Wait())
+	took, err := time.ParseDuration(lines.Text())
+	if err != nil || took < 1500*time.Millisecond || took > 20*time.Second {
+		t.Errorf("the loss of a lock of 2s came after %q", lines.Text())
+	}
+}
+
+// Proves: client own clock
+// The app has all descriptors. The client asks on a connection that it has kept.
+func TestALockStaysWithoutDescriptors(t *testing.T) {
+	child(t, locksidecartest.Start(t, nil), "crowded")
+}
+
+func program(s *locksidecartest.Sidecar, name string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+name, "LOCKSIDECAR_SOCKET="+s.Socket)
-	out, err := cmd.CombinedOutput()
+	return cmd
+}
+
+func child(t *testing.T, s *locksidecartest.Sidecar, name string) string {
+	t.Helper()
+	out, err := program(s, name).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -330,6 +364,70 @@ func starved() int {
 		return 1
 	}
 	fmt.Printf("%d calls had no descriptor, %d waited and got the lock\n", named+2*most-granted, granted)
+	return 0
+}
+
+// hanging has a lock when its input ends, and says how long it had it.
+func hanging() int {
+	const most = 40
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	ctx := context.Background()
+	c := locksidecar.New(locksidecar.Config{Timeout: time.Minute})
+	acquired := time.Now()
+	lock, err := c.Acquire(ctx, "k", locksidecar.TTL(2*time.Second))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("acquired")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	for range 2 * most {
+		go func() { _, _ = c.Get(ctx, "k") }()
+	}
+	<-lock.Lost()
+	fmt.Println(time.Since(acquired))
+	var lost *locksidecar.Error
+	if !errors.As(lock.Err(), &lost) || lost.Reason != "expired" {
+		fmt.Println(lock.Err())
+		return 1
+	}
+	return 0
+}
+
+// crowded has a lock for several of its leases without a free descriptor.
+func crowded() int {
+	const most = 40
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	ctx := context.Background()
+	c := locksidecar.New(locksidecar.Config{})
+	lock, err := c.Acquire(ctx, "k", locksidecar.TTL(4*time.Second))
+	for err == nil {
+		_, err = syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
+	}
+	if !errors.Is(err, syscall.EMFILE) {
+		fmt.Println(err)
+		return 1
+	}
+	select {
+	case <-lock.Lost():
+		fmt.Println(lock.Err())
+		return 1
+	case <-time.After(6 * time.Second):
+	}
+	if _, err := lock.Check(ctx); err != nil {
+		fmt.Println("a check:", err)
+		return 1
+	}
+	if err := lock.Release(); err != nil {
+		fmt.Println("the release:", err)
+		return 1
+	}
 	return 0
 }
 

@@ -5,7 +5,8 @@ mod common;
 mod store;
 
 use std::collections::HashMap;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -276,12 +277,17 @@ async fn two_sidecars() {
     }
 }
 
-/// Runs a test of this file in a process of its own.
-fn child(sidecar: &Sidecar, name: &str, limit: &str) -> String {
+/// A test of this file, as a process of its own.
+fn program(sidecar: &Sidecar, name: &str, limit: &str) -> Command {
     let run = format!("{limit} exec \"$0\" --exact {name} --ignored --nocapture");
     let mut command = Command::new("sh");
     command.args(["-c", &run]).arg(std::env::current_exe().unwrap()).env("LOCKSIDECAR_SOCKET", sidecar.socket());
-    let out = command.output().unwrap();
+    command
+}
+
+/// Runs a test of this file in a process of its own.
+fn child(sidecar: &Sidecar, name: &str, limit: &str) -> String {
+    let out = program(sidecar, name, limit).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success() && text.contains("1 passed"), "{text}");
     text
@@ -334,6 +340,65 @@ fn starved() {
         assert!(granted > 0);
         println!("{} calls had no descriptor, {granted} waited and got the lock", named + 2 * MOST - granted);
     });
+}
+
+// Proves: client own clock
+/// The question about a lock gets no descriptor, because the calls that hang have all.
+#[test]
+fn a_loss_is_told_in_time_without_descriptors() {
+    let sidecar = Sidecar::start(&[]);
+    let mut program = program(&sidecar, "hanging", "ulimit -n 40;").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with("acquired")));
+    sidecar.hang();
+    drop(program.stdin.take());
+    let text = lines.collect::<Vec<_>>().join("\n");
+    assert!(program.wait().unwrap().success(), "{text}");
+}
+
+/// Has a lock when its input ends.
+#[test]
+#[ignore = "a_loss_is_told_in_time_without_descriptors runs it, in a process of its own"]
+fn hanging() {
+    const MOST: usize = 40;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::builder().timeout(Duration::from_secs(60)).build();
+        let acquired = Instant::now();
+        let lock = client.acquire("k", Options::new().ttl(Duration::from_secs(2))).await.unwrap();
+        println!("acquired");
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+        for _ in 0..2 * MOST {
+            let client = client.clone();
+            tokio::spawn(async move { client.get("k").await.map(drop) });
+        }
+        let lost = within("the loss", lock.lost()).await;
+        let took = acquired.elapsed();
+        assert!(matches!(&lost, Error::LockLost(p) if p.reason == "expired"), "{lost}");
+        assert!((Duration::from_millis(1500)..Duration::from_secs(20)).contains(&took), "after {took:?}");
+    });
+}
+
+// Proves: client own clock
+/// The app has all descriptors. The client asks on a connection that it has kept.
+#[test]
+fn a_lock_stays_without_descriptors() {
+    child(&Sidecar::start(&[]), "crowded", "ulimit -n 40;");
+}
+
+#[tokio::test]
+#[ignore = "a_lock_stays_without_descriptors runs it, in a process of its own"]
+async fn crowded() {
+    let client = Client::new();
+    let lock = client.acquire("k", Options::new().ttl(Duration::from_secs(4))).await.unwrap();
+    let mut files = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        files.push(file);
+    }
+    let lost = tokio::time::timeout(Duration::from_secs(6), lock.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    lock.check().await.unwrap();
+    lock.release().await.unwrap();
 }
 
 /// A thread that cannot be started is the error of a call, and no panic in the app's task.
