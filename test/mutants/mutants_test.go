@@ -29,7 +29,7 @@ func testsOf(t *testing.T, pkg string) map[string]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^(?:func|\s*(?:async )?fn|\s*def|\s*public function|  void|  Stream<DynamicTest>) (\w+)|^\s*test\("([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:func|\s*(?:async )?(?:fn|def)|\s*public function|  void|  Stream<DynamicTest>) (\w+)|^\s*test\("([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
 			found[m[1]+m[2]] = true
 		}
 	}
