@@ -137,7 +137,8 @@ end
 
 # Lets a client's parts be seen.
 module Locksidecar
-  Inside = [Transport, Connection, Interrupts, Wire, Stream, News, Forks, Clock, Release, Signal, Grant, Lock, Options]
+  Inside = [Transport, Connection, Interrupts, Wire, Stream, News, Forks, Clock, Release, Signal, Grant, Lock, Options,
+            Turn]
            .to_h { |one| [one.name.split("::").last.to_sym, one] }
 
   # Its private constants are seen only from here.

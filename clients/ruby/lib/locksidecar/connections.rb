@@ -146,14 +146,14 @@ module Locksidecar
       @open = {}.compare_by_identity
       @idle = []
       @unsent = {}.compare_by_identity
-      @mutex = Mutex.new
+      @guard = Guard.new
       @turns = ConditionVariable.new # for calls that wait until one may be made, or is idle
     end
 
     # Takes an idle one, or makes one, which is to be opened. Returns it, and whether a call was made on it before; nil: none
     # may be made now.
     def take(patience)
-      @mutex.synchronize do
+      @guard.synchronize do
         connection = patience.take(@idle)
         return [connection, true] if connection
         return if full?
@@ -167,17 +167,17 @@ module Locksidecar
 
     # Waits until there is one for this call, at most for these seconds. It may return early.
     def await_turn(patience, seconds)
-      @mutex.synchronize { @turns.wait(@mutex, seconds) if full? && !patience.takes?(@idle) }
+      @guard.synchronize { @guard.rest(Clock.now + seconds, @turns) if full? && !patience.takes?(@idle) }
     end
 
     # Notes that its first request was sent.
     def sent(connection)
-      @mutex.synchronize { @turns.signal if @unsent.delete(connection) }
+      @guard.synchronize { @turns.signal if @unsent.delete(connection) }
     end
 
     # Gives one back after a complete answer.
     def give(connection)
-      kept = @mutex.synchronize do
+      kept = @guard.synchronize do
         @turns.signal
         @idle << connection if @idle.size < MOST_IDLE
       end
@@ -191,7 +191,7 @@ module Locksidecar
     end
 
     def drop_idle
-      @mutex.synchronize { @idle.slice!(0..) }.each { |connection| close(connection) }
+      @guard.synchronize { @idle.slice!(0..) }.each { |connection| close(connection) }
     end
 
     # Ends all. Their readers see the end, and close them. It takes no mutex, because a finalizer may call it.

@@ -8,7 +8,7 @@ module Locksidecar
   # creation of a socket and its note.
   # @api private
   module Forks
-    @guard = Mutex.new
+    @guard = Guard.new
     @pid = Process.pid
     @users = []
 
@@ -31,23 +31,19 @@ module Locksidecar
       def around
         guard = @guard
         begin
-          guard.lock
-        rescue ThreadError
-          guard = nil # in a signal's handler, which can lock nothing
-        end
-        begin
+          guard = nil unless guard.lock
           pid = yield
           child if pid.is_a?(Integer) ? pid.zero? : Process.pid != @pid
           pid
         ensure
-          guard.unlock if guard&.owned?
+          guard&.unlock
         end
       end
 
       # The other threads are gone, and their mutexes are of no use.
       def child
         @pid = Process.pid
-        @guard = Mutex.new
+        @guard = Guard.new
         @users.each(&:forked)
       end
     end

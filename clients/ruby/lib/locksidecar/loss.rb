@@ -11,7 +11,7 @@ module Locksidecar
       raise ArgumentError, "on_loss: :raise works for threads, not for fibers: use lock.on_lost" if Fiber.current_scheduler
 
       @thread = Thread.current
-      @mutex = Mutex.new
+      @guard = Guard.new
       @raised = []
     end
 
@@ -26,7 +26,7 @@ module Locksidecar
     end
 
     # The block has ended. What was raised before comes when its thread may be interrupted again, at the end of the block.
-    def over = @mutex&.synchronize { @thread = nil }
+    def over = @guard&.synchronize { @thread = nil }
 
     # Whether the error is of here.
     def raised?(error) = @raised&.any? { |one| one.equal?(error) } || false
@@ -34,7 +34,7 @@ module Locksidecar
     private
 
     def bring(key, reason)
-      @mutex.synchronize do
+      @guard.synchronize do
         return unless @thread
 
         @raised << (error = Problem.lost(key, reason))

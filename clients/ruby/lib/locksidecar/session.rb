@@ -103,7 +103,7 @@ module Locksidecar
     def initialize(id, on_end)
       @id, @on_end = id, on_end
       @ended, @reason = false, ""
-      @mutex, @changed = Mutex.new, ConditionVariable.new
+      @guard = Guard.new
       @grants = {} # by key and token
       @news = {} # by key and token
       @wakes_at = @shortest = Float::INFINITY # when the keeper wakes; the least life of its grants
@@ -111,7 +111,7 @@ module Locksidecar
 
     # Notes what an acquire got, and when it was asked for.
     def hold(value, asked, **mine)
-      news, grant, entry = @mutex.synchronize do
+      news, grant, entry = @guard.synchronize do
         news = @news.delete(name = value.values_at("key", "token")) || {}
         grant = @grants[name] || Grant.new(*name, self)
         grant.note(value, asked)
@@ -127,7 +127,7 @@ module Locksidecar
 
     # The entries that a thread (fiber) has in this key.
     def entries(key, who)
-      @mutex.synchronize do
+      @guard.synchronize do
         @grants.each_value.select { |grant| grant.key == key }.flat_map(&:entries)
                .select { |entry| entry.who == who && !entry.over? }
       end
@@ -135,26 +135,23 @@ module Locksidecar
 
     # Waits until a grant must be asked about, and returns it. Returns nil when the session ends.
     def to_ask
-      @mutex.synchronize do
-        until ended
-          now = Clock.now
-          grant = @grants.each_value.min_by(&:ask_at)
-          return grant if grant && grant.ask_at <= now
-
-          # Without a grant it comes again in time for a grant of the next moment, so most acquires wake nobody.
-          @wakes_at = [grant ? grant.ask_at : Float::INFINITY, now + (@shortest / 2)].min
-          @changed.wait(@mutex, @wakes_at == Float::INFINITY ? nil : @wakes_at - now)
+      until ended
+        grant = nil
+        @guard.synchronize do
+          grant = overdue
+          @guard.rest(@wakes_at) unless grant || ended
         end
+        return grant if grant
       end
     end
 
     # The seconds until a lock must be asked about.
-    def spare = (@mutex.synchronize { @grants.each_value.map(&:ask_at).min } || Float::INFINITY) - Clock.now
+    def spare = (@guard.synchronize { @grants.each_value.map(&:ask_at).min } || Float::INFINITY) - Clock.now
 
     # The seconds to wait for the answer to a question: until the first of the locks has had its time.
     def patience(grant)
       now = Clock.now
-      first = @mutex.synchronize { @grants.each_value.map(&:expires_at).min } || now
+      first = @guard.synchronize { @grants.each_value.map(&:expires_at).min } || now
       # If this process was halted, all of them may have had their time, and the sidecar may well have renewed them.
       [first - now, grant.life / 4, ANSWER].max
     end
@@ -163,12 +160,12 @@ module Locksidecar
     def unanswered(grant)
       now = Clock.now
       grant.ask_at = now + [(grant.expires_at - now) / 2, Grant::PAUSE].max
-      @mutex.synchronize { @grants.each_value.select { |one| one.expires_at <= now } }
+      @guard.synchronize { @grants.each_value.select { |one| one.expires_at <= now } }
     end
 
     # Takes over the answer to a release by key and token.
     def released(key, token, value)
-      grant = @mutex.synchronize { @grants[[key, token]] }
+      grant = @guard.synchronize { @grants[[key, token]] }
       grant&.released(value)
     end
 
@@ -180,7 +177,7 @@ module Locksidecar
 
     # The grant was released or lost.
     def forget(grant)
-      @mutex.synchronize { @grants.delete([grant.key, grant.token]) }
+      @guard.synchronize { @grants.delete([grant.key, grant.token]) }
     end
 
     # Takes an event of the stream. Events of a newer sidecar are ignored.
@@ -189,7 +186,7 @@ module Locksidecar
 
       name = data.values_at("key", "token")
       news = { event => data["reason"] }
-      grant = @mutex.synchronize do
+      grant = @guard.synchronize do
         found = @grants[name]
         keep_news(name, news) unless found
         @grants.delete(name) if event == "lost"
@@ -200,20 +197,20 @@ module Locksidecar
 
     # The session is over, and its locks are lost.
     def end(reason = "disconnected")
-      grants = @mutex.synchronize do
+      grants = @guard.synchronize do
         return if ended
 
         @ended, @reason = true, reason
-        @changed.broadcast
+        @guard.changed
         @grants.values.tap { @grants.clear }
       end
       @on_end.call
       grants.each { |grant| grant.lose(reason) }
     end
 
-    # In the child of a fork: the session is the parent's. Another thread may have had the mutex.
+    # In the child of a fork: the session is the parent's. Another thread may have had the guard.
     def forked
-      @mutex, @changed = Mutex.new, ConditionVariable.new
+      @guard = Guard.new
       @ended, @reason = true, "forked"
       @grants.each_value { |grant| grant.lose("forked", silently: true) }
       @grants = {}
@@ -221,12 +218,23 @@ module Locksidecar
 
     private
 
+    # The grant that must be asked about now. Else it sets when to look again.
+    def overdue
+      now = Clock.now
+      grant = @grants.each_value.min_by(&:ask_at)
+      return grant if grant && grant.ask_at <= now
+
+      # Without a grant it comes again in time for a grant of the next moment, so most acquires wake nobody.
+      @wakes_at = [grant ? grant.ask_at : Float::INFINITY, now + (@shortest / 2)].min
+      nil
+    end
+
     def wake_sooner(grant)
       @shortest = [@shortest, grant.life].min
       return if grant.ask_at >= @wakes_at
 
       @wakes_at = grant.ask_at
-      @changed.broadcast
+      @guard.changed
     end
 
     def keep_news(name, news)

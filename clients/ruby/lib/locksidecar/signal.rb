@@ -9,7 +9,7 @@ module Locksidecar
       def closed = false
 
       def call(block)
-        @mutex.synchronize do
+        @guard.synchronize do
           @blocks << block
           wake
         end
@@ -17,19 +17,19 @@ module Locksidecar
 
       # Looks at the signal at this time; Float::INFINITY: no more.
       def watch(signal, due)
-        @mutex.synchronize do
+        @guard.synchronize do
           due == Float::INFINITY ? @due.delete(signal) : @due[signal] = due
           wake
         end
       end
 
       # Whether it has something to do.
-      def busy? = @mutex.synchronize { @thread&.alive? || false }
+      def busy? = @guard.synchronize { @thread&.alive? || false }
 
       # In the child of a fork. The blocks are the parent's.
       def forked
         @due&.each_key(&:forget)
-        @mutex, @changed, @thread = Mutex.new, ConditionVariable.new, nil
+        @guard, @thread = Guard.new, nil
         @blocks, @due = [], {}.compare_by_identity
       end
 
@@ -37,11 +37,11 @@ module Locksidecar
 
       def wake
         @thread = Interrupts.thread("locksidecar-news") { run } unless @thread&.alive? || (@blocks.empty? && @due.empty?)
-        @changed.signal
+        @guard.changed
       end
 
       def run
-        while (block = @mutex.synchronize { following })
+        while (block = following)
           begin
             block.call
           rescue StandardError, ScriptError => e
@@ -53,20 +53,28 @@ module Locksidecar
       # Waits for the next thing to do. None is left: nil.
       def following
         loop do
-          return @blocks.shift unless @blocks.empty?
-
-          signal, due = @due.min_by { |_, at| at }
-          unless signal
-            @thread = nil
-            return
+          found = nil
+          @guard.synchronize do
+            found = due
+            @guard.rest(@due.each_value.min) if found == :later
           end
-          left = due - Clock.now
-          if left <= 0
-            @due.delete(signal)
-            return signal.method(:come)
-          end
-          @changed.wait(@mutex, left)
+          return found unless found == :later
         end
+      end
+
+      # What is to be done now; :later, or nil if none is left.
+      def due
+        return @blocks.shift unless @blocks.empty?
+
+        signal, at = @due.min_by { |_, at| at }
+        unless signal
+          @thread = nil
+          return
+        end
+        return :later if at > Clock.now
+
+        @due.delete(signal)
+        signal.method(:come)
       end
     end
     forked
@@ -76,7 +84,7 @@ module Locksidecar
   # Happens at most once, with a reason: the loss of a lock, or a request to stop.
   # @api private
   class Signal
-    @guard = Mutex.new
+    @guard = Guard.new
 
     class << self
       attr_reader :guard
@@ -84,7 +92,7 @@ module Locksidecar
       def closed = false
 
       def forked
-        @guard = Mutex.new
+        @guard = Guard.new
       end
     end
     Forks.register(self)
@@ -123,13 +131,10 @@ module Locksidecar
     # Waits until it happens, at most `timeout` seconds. Returns whether it has happened.
     def wait(timeout)
       ends = timeout ? Clock.now + timeout : Float::INFINITY
-      Signal.guard.synchronize do
-        @waits ||= ConditionVariable.new
-        until happened?
-          left = [ends, @due].min - Clock.now
-          break if left <= 0
-
-          @waits.wait(Signal.guard, left == Float::INFINITY ? nil : left)
+      until happened? || Clock.now >= ends
+        Signal.guard.synchronize do
+          @waits ||= ConditionVariable.new
+          Signal.guard.rest([ends, @due].min, @waits) unless happened?
         end
       end
       happened?

@@ -115,7 +115,7 @@ module Locksidecar
 
     def begin_anew
       @connections = Connections.new(endpoint)
-      @opening = Mutex.new
+      @opening = Turn.new
       @features = @version = @session = @stream = @reader = @keeper = nil
       @reached = false
     end
@@ -235,7 +235,7 @@ module Locksidecar
       session = live_session
       return session if session && @reader.alive? && @keeper.alive?
 
-      @opening.synchronize do
+      @opening.take do
         session = live_session
         session ? Interrupts.whole { start_threads(session, @stream) } : session = begin_session
         session
