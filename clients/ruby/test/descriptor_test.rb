@@ -43,6 +43,24 @@ class DescriptorTest < TestCase
     assert_includes 1.5..20, program.gets.to_f # half of the silence after which the stream counts as broken
   end
 
+  # The app has all descriptors. The client asks on a connection that it has kept.
+  # Proves: client own clock
+  def test_a_lock_stays_without_a_free_descriptor
+    program = ruby(<<~'RUBY', key, sidecar.path)
+      Process.setrlimit(:NOFILE, 40, 40)
+      client = Locksidecar::Client.new(ARGV[1])
+      lock = client.acquire(ARGV[0], ttl: 4)
+      files = []
+      begin
+        loop { files << File.open(IO::NULL) }
+      rescue Errno::EMFILE
+        p lock.wait_lost(6)
+      end
+      p lock.check.expires_in.positive?, lock.release
+    RUBY
+    assert_equal "false\ntrue\ntrue\n", program.read
+  end
+
   def test_the_limit_at_the_first_call_is_named
     program = ruby(<<~'RUBY', key)
       client = Locksidecar::Client.new

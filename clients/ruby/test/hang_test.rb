@@ -46,6 +46,55 @@ class HangTest < TestCase
     free(client, "#{key}:2")
   end
 
+  def test_a_question_has_no_more_time_than_the_first_lock
+    session = Locksidecar::Inside[:Session].new("s", -> {})
+    at = now
+    held = lambda do |token, ends|
+      value = { "key" => "k", "token" => token, "waited_ms" => 0, "expires_in_ms" => 30_000, "reentry" => 1 }
+      session.hold(value, at - 30 + ends, who: 1, owner: nil, request_id: "r", reentrant: false).grant
+    end
+    first, second = held.call(1, -0.5), held.call(2, 20)
+    assert_equal 1.0, session.patience(first) # the process was halted, and the sidecar may have renewed both
+    assert_equal [first], session.unanswered(first)
+    session.lost(first, "expired")
+    assert_includes 19..20, session.patience(second)
+    third = held.call(3, 2)
+    assert_includes 1..2, session.patience(second)
+    assert_includes 1..2, session.patience(third)
+    fourth = held.call(4, -0.1)
+    assert_equal 0.25, session.patience(fourth) # the sidecar hangs
+    session.answered
+    assert_equal 1.0, session.patience(fourth)
+  end
+
+  # What is lost is given back. A lock that is held meanwhile comes first.
+  def test_many_releases_delay_no_question
+    client = new_client(sidecar.path)
+    keys = Array.new(100) { |n| "#{key}:#{n}" }
+    many = client.acquire_many(keys, ttl: 1)
+    other = client.acquire(key, ttl: 2)
+    acquired = now
+    sidecar.hang
+    assert other.wait_lost(IN_TIME)
+    took = now - acquired
+    sidecar.resume
+    assert_operator took, :<, 8 # each release of a lost lock takes 0.1 s
+    assert many.all?(&:lost?)
+    keys.each { |one| free(client, one) }
+  end
+
+  # Proves: client deadline
+  def test_threads_that_wait_for_a_session_fail_together
+    client = new_client(sidecar.path, timeout: 1)
+    sidecar.hang
+    began = now
+    failed = Array.new(20) { aside { begin client.try_acquire(key) rescue $! end } }.map { |thread| result(thread) }
+    assert_operator now - began, :<, 8
+    failed.each { |error| assert_kind_of Locksidecar::Unavailable, error }
+    sidecar.resume
+    assert client.acquire(key, wait: LONG)
+  end
+
   def test_a_short_hang_loses_nothing
     client = new_client(sidecar.path)
     client.lock(key, ttl: 30) do |lock|

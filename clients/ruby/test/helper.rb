@@ -137,7 +137,7 @@ end
 
 # Lets a client's parts be seen.
 module Locksidecar
-  Inside = [Transport, Connection, Interrupts, Wire, Stream, News, Forks, Clock, Release, Signal, Grant, Lock, Options,
+  Inside = [Transport, Connection, Interrupts, Wire, Stream, News, Forks, Clock, Release, Signal, Grant, Session, Lock, Options,
             Turn]
            .to_h { |one| [one.name.split("::").last.to_sym, one] }
 

@@ -7,6 +7,19 @@ require_relative "tcp"
 class TcpTest < TestCase
   class Limit < StandardError; end
 
+  # Names are looked up when there is an answer.
+  module SlowNames
+    class << self
+      attr_accessor :answers
+    end
+
+    def getaddrinfo(*arguments)
+      SlowNames.answers&.pop unless arguments[5].to_i.anybits?(Socket::AI_NUMERICHOST)
+      super
+    end
+  end
+  Addrinfo.singleton_class.prepend(SlowNames)
+
   def self.authority = @authority ||= Tcp::Authority.new
 
   def authority = TcpTest.authority
@@ -243,6 +256,21 @@ class TcpTest < TestCase
     end
     assert_in_delta promised, now, 0.5
     assert_equal "expired", lock.lost.reason
+  end
+
+  # Proves: client own clock
+  def test_a_lock_ends_in_time_while_its_host_is_looked_up
+    client = new_client(nil, url: "http://localhost:#{Tcp.port(sidecar(**Tcp.plain, TTL: "2s"))}", token_file: token)
+    lock = client.acquire(key)
+    acquired = now
+    client.transport.connections.drop_idle
+    SlowNames.answers = Queue.new
+    assert lock.wait_lost(20)
+    assert_operator now - acquired, :>, 1.5
+    assert_equal "expired", lock.lost.reason
+  ensure
+    SlowNames.answers&.close
+    SlowNames.answers = nil
   end
 
   # Proves: client deadline

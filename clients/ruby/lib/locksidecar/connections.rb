@@ -34,7 +34,8 @@ module Locksidecar
 
       limit = timeout ? [timeout, Clock.now - began + DIAL].min : Clock.now - began + DIAL
       failed = nil
-      @endpoint.addresses.each do |address|
+      addresses = @endpoint.addresses { |lookup| wait(began, limit, hurry, on: lookup) or raise(Errno::ETIMEDOUT) }
+      addresses.each do |address|
         return dial(address) { |write| wait(began, limit, hurry, write:) or raise(Errno::ETIMEDOUT) }
       rescue SystemCallError, IOError, Endpoint::Untrusted => e
         close
@@ -43,10 +44,9 @@ module Locksidecar
       raise failed
     end
 
-    # Sends a request, at most for `timeout` seconds.
-    def write(data, timeout)
+    # Sends a request, at most until `ends` by our clock.
+    def write(data, ends)
       @parser = Wire::AnswerParser.new
-      ends = Clock.now + timeout
       until data.empty?
         sent = @through.write_nonblock(data, exception: false)
         if sent.is_a?(Symbol)
@@ -74,15 +74,15 @@ module Locksidecar
 
     # Waits until something comes (or can be sent). Returns false if it is too late: `timeout` seconds after `began`, or
     # `hurry` seconds after somebody wanted to interrupt this thread, which its mask does not allow now. nil: for ever, and
-    # never.
-    def wait(began, timeout, hurry, write: false)
+    # never. on: the thread to wait for instead.
+    def wait(began, timeout, hurry, write: false, on: nil)
       ends = timeout ? began + timeout : Float::INFINITY
       loop do
         left = ends - Clock.now
         return false if left <= 0
 
         left = [left, LOOK].min if hurry
-        return true if ready(left == Float::INFINITY ? nil : left, write:)
+        return true if ready(left == Float::INFINITY ? nil : left, write:, on:)
         next unless hurry && Thread.pending_interrupt?
 
         ends = [ends, Clock.now + hurry].min
@@ -110,7 +110,8 @@ module Locksidecar
     private
 
     # What TLS has decrypted is ready, although nothing comes any more.
-    def ready(left, write: false)
+    def ready(left, write: false, on: nil)
+      return on.join(left) if on
       return @io.wait_writable(left) if write
 
       @encryption&.pending? || @io.wait_readable(left)

@@ -69,8 +69,22 @@ module Locksidecar
     # The lines that each request to this sidecar has.
     def headers = "Host: #{@authority}\r\n#{"Authorization: Bearer #{@token.read}\r\n" if @token}"
 
-    # Where to connect to.
-    def addresses = @path ? [Addrinfo.unix(@path)] : Addrinfo.getaddrinfo(@host, @port, nil, :STREAM)
+    # Where to connect to. The system has no limit for the lookup of a name that a call could set, so a thread looks it up.
+    # The block waits for that thread. Calls at the same time share it.
+    def addresses
+      return [Addrinfo.unix(@path)] if @path
+
+      begin
+        return look_up(Socket::AI_NUMERICHOST)
+      rescue SocketError
+        nil # it is a name
+      end
+      lookup = @lookup
+      lookup = @lookup = start_lookup unless lookup&.alive?
+      yield lookup
+      found = lookup.value
+      found.is_a?(Array) ? found : raise(found.class, found.message)
+    end
 
     # Sets what an unconnected socket needs.
     def prepare(socket)
@@ -97,6 +111,19 @@ module Locksidecar
     end
 
     private
+
+    def look_up(flags = 0) = Addrinfo.getaddrinfo(@host, @port, nil, :STREAM, nil, flags)
+
+    # The thread's value are the addresses, or the error.
+    def start_lookup
+      Interrupts.thread("locksidecar-lookup") do
+        look_up
+      rescue SystemCallError, SocketError => e
+        e
+      end
+    rescue ThreadError => e
+      raise Errno::EAGAIN, e.message
+    end
 
     # A URL with a password, which has no use here, is not shown.
     def parse(url)

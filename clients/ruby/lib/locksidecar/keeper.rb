@@ -12,12 +12,15 @@ module Locksidecar
 
     def initialize(transport, session)
       @transport, @session = transport, session
+      @owed = [] # entries of lost locks that are not given back yet
+      @patience = Transport::WITHDRAW
     end
 
-    # Runs in a thread of its own until the session ends.
+    # Runs in a thread of its own until the session ends. A question comes before what is given back.
     def run
-      while (grant = @session.to_ask)
-        ask(grant)
+      until @session.ended
+        grant = @session.to_ask(wait: @owed.empty?)
+        grant ? ask(grant) : give_back
       end
     end
 
@@ -26,26 +29,35 @@ module Locksidecar
     def ask(grant)
       call = Call.new("PATCH", Wire.lock_path(grant.key), { token: grant.token }, timeout: @session.patience(grant),
                                                                                   session: @session, headers: "")
-      @transport.perform(call) { |answer| grant.note(answer.result, call.sent) }
-    rescue LockLost, NotHolder => e
-      e.reason == "released" ? @session.forget(grant) : @session.lost(grant, e.reason)
+      answer(grant, call)
+      @session.answered
     rescue SessionEnded
       @session.end
     rescue Error
       give_up(@session.unanswered(grant))
     end
 
-    # These locks are lost by our clock. The sidecar may have gone on in this moment, and have them.
+    def answer(grant, call)
+      @transport.perform(call) { |answer| grant.note(answer.result, call.sent) }
+    rescue LockLost, NotHolder => e
+      e.reason == "released" ? @session.forget(grant) : @session.lost(grant, e.reason)
+    end
+
+    # These locks are lost by our clock.
     def give_up(grants)
-      entries = grants.flat_map { |grant| grant.entries.dup }
+      @owed.concat(grants.flat_map(&:entries))
       Interrupts.whole { grants.each { |grant| @session.lost(grant, "expired") } }
-      patience = Transport::WITHDRAW
-      entries.each do |entry|
-        timeout = [[patience, @session.spare].min, PARTING].max
-        Release.new(@transport, entry.grant.key, entry.grant.token, entry:, timeout:).try
-      rescue Error
-        patience = PARTING # if it was sent, the sidecar carries it out when it goes on
-      end
+    end
+
+    # The sidecar may have gone on in the moment of the loss, and have the lock.
+    def give_back
+      entry = @owed.shift or return
+
+      timeout = [[@patience, @session.spare].min, PARTING].max
+      Release.new(@transport, entry.grant.key, entry.grant.token, entry:, timeout:).try
+      @patience = Transport::WITHDRAW
+    rescue Error
+      @patience = PARTING # if it was sent, the sidecar carries it out when it goes on
     end
   end
   private_constant :Keeper

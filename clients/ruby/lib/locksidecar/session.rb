@@ -97,6 +97,8 @@ module Locksidecar
     MOST_NEWS = 1000
     # The least seconds for the answer to a question.
     ANSWER = 0.25
+    # The most seconds for an answer after the time of a lock.
+    LATE_ANSWER = 1.0
 
     attr_reader :id, :ended
 
@@ -107,6 +109,7 @@ module Locksidecar
       @grants = {} # by key and token
       @news = {} # by key and token
       @wakes_at = @shortest = Float::INFINITY # when the keeper wakes; the least life of its grants
+      @silent = false # the last question had no answer
     end
 
     # Notes what an acquire got, and when it was asked for.
@@ -133,15 +136,16 @@ module Locksidecar
       end
     end
 
-    # Waits until a grant must be asked about, and returns it. Returns nil when the session ends.
-    def to_ask
+    # Waits until a grant must be asked about, and returns it. Returns nil when the session ends, and without `wait` if there
+    # is none now.
+    def to_ask(wait: true)
       until ended
         grant = nil
         @guard.synchronize do
           grant = overdue
-          @guard.rest(@wakes_at) unless grant || ended
+          @guard.rest(@wakes_at) unless grant || ended || !wait
         end
-        return grant if grant
+        return grant if grant || !wait
       end
     end
 
@@ -152,12 +156,18 @@ module Locksidecar
     def patience(grant)
       now = Clock.now
       first = @guard.synchronize { @grants.each_value.map(&:expires_at).min } || now
-      # If this process was halted, all of them may have had their time, and the sidecar may well have renewed them.
-      [first - now, grant.life / 4, ANSWER].max
+      return [first - now, ANSWER].max if first > now || @silent
+
+      # This process was halted. All of them may have had their time, and the sidecar may well have renewed them.
+      (grant.life / 4).clamp(ANSWER, LATE_ANSWER)
     end
+
+    # Notes that a question had an answer.
+    def answered = @silent = false
 
     # Notes a question without an answer. Returns the grants that have had their time.
     def unanswered(grant)
+      @silent = true
       now = Clock.now
       grant.ask_at = now + [(grant.expires_at - now) / 2, Grant::PAUSE].max
       @guard.synchronize { @grants.each_value.select { |one| one.expires_at <= now } }

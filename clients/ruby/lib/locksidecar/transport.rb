@@ -117,6 +117,7 @@ module Locksidecar
       @connections = Connections.new(endpoint)
       @opening = Turn.new
       @features = @version = @session = @stream = @reader = @keeper = nil
+      @not_opened = nil # when no session was opened, and why
       @reached = false
     end
 
@@ -167,7 +168,7 @@ module Locksidecar
       end
       Interrupts.whole do
         call.sent = Clock.now
-        connection.write(data, call.timeout || timeout)
+        connection.write(data, call.timeout ? began + call.timeout : call.sent + timeout)
         @connections.sent(connection)
       end
       until answer
@@ -223,7 +224,7 @@ module Locksidecar
     def hurry(call) = call.waits ? nil : WITHDRAW
 
     def begin_stream(call, connection)
-      connection.write(call.encode(endpoint), timeout)
+      connection.write(call.encode(endpoint), Clock.now + timeout)
       @connections.sent(connection)
       Stream.new(@connections, connection, trouble)
     rescue SystemCallError, IOError => e
@@ -235,10 +236,25 @@ module Locksidecar
       session = live_session
       return session if session && @reader.alive? && @keeper.alive?
 
+      began = Clock.now
       @opening.take do
         session = live_session
-        session ? Interrupts.whole { start_threads(session, @stream) } : session = begin_session
+        session ? Interrupts.whole { start_threads(session, @stream) } : session = try_session(began)
         session
+      end
+    end
+
+    # Begins a session. Raises what a try before has raised if this call has waited for that: so the calls that wait at a
+    # time wait for one try, and not for one after the other.
+    def try_session(waited_since)
+      failed_at, error = @not_opened
+      raise error.dup if failed_at && failed_at >= waited_since
+
+      begin
+        begin_session
+      rescue Error => e
+        @not_opened = [Clock.now, e]
+        raise
       end
     end
 
