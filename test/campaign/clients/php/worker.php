@@ -201,7 +201,7 @@ final class Hold
     {
         $lock = $this->program->client->acquire($keys[0], ...$options);
         $this->got($lock);
-        while (!$this->isLost($lock) && !$this->program->calm) {
+        while (!$this->isLost($lock) && !$this->program->isCalm()) {
             usleep(10_000);
             $this->program->orphaned();
         }
@@ -278,7 +278,8 @@ final class Program
     public ?ArrayObject $exposed = null;
     private readonly Notes $notes;
     private readonly int $parent;
-    public bool $calm = false;
+    /** @var array{resource, resource} the parent closes the second one, so that the children see an end at the first one, and are calm. A signal may be lost */
+    private array $goOn;
     /** @var list<int> */
     private array $children = [];
     private int $starts = 0;
@@ -293,7 +294,6 @@ final class Program
         pcntl_async_signals(true);
         pcntl_signal(SIGTERM, static fn () => exit(0));
         // Before the forks, because a child may be struck at once.
-        pcntl_signal(SIGUSR2, function (): void { $this->calm = true; });
         pcntl_signal(SIGUSR1, function (): void {
             if ($this->exposed !== null) {
                 $this->notes->cancel($this->exposed);
@@ -339,10 +339,12 @@ final class Program
     private function work(): void
     {
         ++$this->starts;
+        $this->goOn = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
         for ($actor = 0; $actor <= $this->task['actors']; ++$actor) {
             $pid = pcntl_fork();
             if ($pid === 0) {
                 $this->children = [];
+                fclose($this->goOn[1]);
                 $this->act($actor);
             }
             $this->children[] = $pid;
@@ -353,13 +355,22 @@ final class Program
     private function act(int $actor): never
     {
         mt_srand($this->task['seed'] * 1000 + $this->starts * 100 + $actor);
-        while (!$this->calm) {
+        while (!$this->isCalm()) {
             $actor < $this->task['actors'] ? $this->once($actor) : $this->through($actor);
             usleep(mt_rand(0, 50_000));
             $this->orphaned();
         }
         $this->client->close();
         exit(0);
+    }
+
+    /** Whether this child is to end. */
+    public function isCalm(): bool
+    {
+        $read = [$this->goOn[0]];
+        $write = $except = [];
+
+        return (bool) @stream_select($read, $write, $except, 0);
     }
 
     /** A child whose parent was killed ends, too. */
@@ -397,13 +408,11 @@ final class Program
 
     private function quieten(): void
     {
-        foreach ($this->children as $child) {
-            posix_kill($child, SIGUSR2);
+        if ($this->children !== []) {
+            fclose($this->goOn[1]);
         }
         foreach ($this->children as $child) {
-            while (pcntl_waitpid($child, $status, WNOHANG) !== $child) {
-                usleep(20_000);
-                posix_kill($child, SIGUSR2); // again: if the handler of a signal throws, PHP forgets those that came after it
+            while (pcntl_waitpid($child, $status) !== $child) {
             }
             if (!pcntl_wifexited($status) || pcntl_wexitstatus($status) !== 0) {
                 throw new RuntimeException("a child has ended with $status");
