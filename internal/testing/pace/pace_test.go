@@ -44,7 +44,9 @@ func TestStart(t *testing.T) {
 	var m *Meter
 	t.Run("measured", func(t *testing.T) {
 		m = Start(t)
-		for first := m.last(); m.last().Equal(first); time.Sleep(pause) { // the pause of a poll
+		first := m.last()
+		for m.last().Equal(first) {
+			time.Sleep(pause) // of a poll
 		}
 	})
 	last := m.last()
