@@ -21,12 +21,15 @@ module Helper
 
   # The sidecar of all tests that do not stop it. Its TTL is an hour, so no lock expires during a test.
   def self.shared
-    @shared ||= Locksidecar::Testing::Sidecar.new(TTL: "1h").tap do |sidecar|
-      pid = Process.pid
-      Minitest.after_run { sidecar.close if Process.pid == pid }
-      sidecar.start
+    @starting.synchronize do
+      @shared ||= Locksidecar::Testing::Sidecar.new(TTL: "1h").tap do |sidecar|
+        pid = Process.pid
+        Minitest.after_run { sidecar.close if Process.pid == pid }
+        sidecar.start
+      end
     end
   end
+  @starting = Mutex.new
 
   # What the client has said to nobody else.
   def self.said = @said ||= []
@@ -100,6 +103,7 @@ module Helper
 
   # The result of the block in a forked child, or its error.
   def in_child
+    path # a child would start a sidecar of its own, which nobody ends
     reader, writer = IO.pipe
     pid = Process.fork do
       reader.close
