@@ -61,7 +61,7 @@ func TestJudged(t *testing.T) {
 			}
 		}
 	}
-	traffic(check.Counts{Downgrades: rules.Least.Downgrades, Mismatches: rules.Least.Mismatches, Rooms: rules.Least.Rooms})
+	traffic(check.Counts{Downgrades: rules.Least.Downgrades, Mismatches: rules.Least.Mismatches, Counted: rules.Least.Counted, Rooms: rules.Least.Rooms})
 	close(contend) // from now on, hardly anybody has to wait for a share
 	traffic(rules.Least)
 	cancel()
